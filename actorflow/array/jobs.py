@@ -46,16 +46,14 @@ _LOST = "it was being computed in the parent process when this one was forked fr
 _COMPARED = 64
 
 
-def _calibrate() -> tuple[int, int, int]:
-    """Reference counts of an item of a tuple, a value in a list and one more place, and one that a view refers to."""
+def _calibrate() -> tuple[int, int]:
+    """Reference counts of an item of a tuple, and of a value in a list and one more place."""
     node = (np.empty(2),), [np.empty(2)]
     values = [*node[1]]
-    found = np.empty(2)[:1]
-    base = found.base
-    return getrefcount(node[0][0]), getrefcount(values[0]), getrefcount(base)
+    return getrefcount(node[0][0]), getrefcount(values[0])
 
 
-_IN_INPUTS, _IN_RECORD, _IN_VIEW = _calibrate()
+_IN_INPUTS, _IN_RECORD = _calibrate()
 
 
 class Call(NamedTuple):

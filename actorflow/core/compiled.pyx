@@ -1364,8 +1364,7 @@ cdef class Desk:
         array._node = node
         return array
 
-    cdef Holder handed(self, np.ndarray value, object evaluator):
-        """An array with a value that may be a view: what is small of a larger one is copied."""
+    cpdef Holder hand(self, np.ndarray value, object evaluator):
         cdef PyObject *base = np.PyArray_BASE(value)
         if (
             base is not NULL
@@ -1401,7 +1400,7 @@ cdef class Desk:
             if not isinstance(found, generic):
                 return None
             found = np.PyArray_FROM_O(found)
-        return self.handed(found, node.evaluator)
+        return self.hand(found, node.evaluator)
 
     cpdef part(self, x, key):
         cdef Node node = self.there(x)
@@ -1412,7 +1411,7 @@ cdef class Desk:
             found = node.value[key]
         except IndexError:
             return None
-        return self.handed(found if type(found) is np.ndarray else np.PyArray_FROM_O(found), node.evaluator)
+        return self.hand(found if type(found) is np.ndarray else np.PyArray_FROM_O(found), node.evaluator)
 
     def write(self, x, key, value):
         cdef Node node = self.there(x), other
@@ -1575,7 +1574,7 @@ cdef class Loop:
             operand = x2 if i else x1
             if type(operand) is np.ndarray:
                 rank = max(rank, np.PyArray_NDIM(<np.ndarray>operand))
-        if rank > MOST_AXES:
+        if rank > MOST_AXES or not limit:
             return None
         for j in range(rank):
             shape[j] = 1

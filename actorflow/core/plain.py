@@ -1164,6 +1164,13 @@ class Desk:
         array._node = node
         return array
 
+    def hand(self, value: Any, evaluator: Any) -> Any:
+        """An array with a value that may be a view: what is small of a larger one is copied."""
+        base = value.base
+        if base is not None and value.nbytes < MOST_COPIED_BYTES and value.nbytes * 2 < getattr(base, "nbytes", 0):
+            value = value.copy("A")
+        return self.show(value, evaluator)
+
     def there(self, x: Any) -> Any:
         """The record of an array whose value is there, if operations may be computed at once."""
         if type(x) is not self.array_type or self.dry_runs or self.placing is not None:
@@ -1188,7 +1195,7 @@ class Desk:
             found = _quietly(function, node.value)
         except Exception:  # noqa: BLE001  it is raised where the value is asked for
             return None
-        return self._handed(np.asarray(found), node.evaluator) if isinstance(found, np.ndarray | np.generic) else None
+        return self.hand(np.asarray(found), node.evaluator) if isinstance(found, np.ndarray | np.generic) else None
 
     def part(self, x: Any, key: Any) -> Any:
         """``x[key]``, for a key of integers, slices, ``...`` and None."""
@@ -1196,7 +1203,7 @@ class Desk:
         if node is None or not node.evaluator.at_once or not _is_basic(key):
             return None
         try:
-            return self._handed(np.asarray(node.value[key]), node.evaluator)
+            return self.hand(np.asarray(node.value[key]), node.evaluator)
         except IndexError:
             return None
 
@@ -1246,13 +1253,6 @@ class Desk:
         work = max(a.size * b.shape[1] >> 7 if b.ndim == 2 else 0, a.size + b.size >> 1)
         return None if work > left.evaluator.at_once else self.show(_quietly(np.matmul, a, b), left.evaluator)
 
-    def _handed(self, value: Any, evaluator: Any) -> Any:
-        """An array with a value that may be a view: what is small of a larger one is copied."""
-        base = value.base
-        if base is not None and value.nbytes < MOST_COPIED_BYTES and value.nbytes * 2 < getattr(base, "nbytes", 0):
-            value = value.copy("A")
-        return self.show(value, evaluator)
-
 
 #: The desk of all array code.
 desk = Desk()
@@ -1285,7 +1285,7 @@ class Loop:
             return None
         try:
             size = np.broadcast(*values).size if len(values) > 1 else node.size
-            if size > node.evaluator.at_once:
+            if not node.evaluator.at_once or size > node.evaluator.at_once:
                 return None
             found = np.ascontiguousarray(_quietly(self._function, *values))
             return desk.show(found if node.shape or found.size != 1 else found.reshape(()), node.evaluator)

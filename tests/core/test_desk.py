@@ -254,6 +254,8 @@ def test_nothing_is_computed_at_once_where_it_may_not_be(world: World) -> None:
     assert x[0] == ("recorded", 0)
     assert not world.desk.write(x, 0, 1.0)
     assert world.desk.call(np.negative, x, True) is None
+    assert loop.of_one(world(np.zeros((0, 2)))) is None
+    assert world.desk.product(world(np.ones((1, 1))), world(np.ones(1))) is None
 
 
 def test_numbers_rise_and_nothing_is_left_behind(world: World) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from actorflow.array.record.primitives import PART, DType, Primitive, Value, as_recorded
-from actorflow.core import MOST_COPIED_BYTES, Holder, Node, desk
+from actorflow.core import Holder, Node, desk
 from actorflow.errors import GraphError, OpError, OutOfMemoryError
 from actorflow.graph.nodes import Site
 from actorflow.place import Place
@@ -358,19 +358,13 @@ def computed(
             out = np.empty(shape, dtype)
             quiet.run(op.compute, *values, *params, out=out)
         else:
-            out = compact(as_recorded(quiet.run(op.compute, *values, *params), shape, dtype))
+            out = as_recorded(quiet.run(op.compute, *values, *params), shape, dtype)
     except Exception:  # noqa: BLE001  it is raised where the value is asked for, as always
         return None
-    shown: Array = desk.show(out, evaluator)
+    if type(out) is not np.ndarray:  # several results
+        return None
+    shown: Array = desk.hand(out, evaluator)
     return shown
-
-
-def compact(value: Value) -> Value:
-    """The value; a copy of a small part of an array, which would keep the whole."""
-    base = value.base
-    if base is not None and value.nbytes < MOST_COPIED_BYTES and value.nbytes * 2 < getattr(base, "nbytes", 0):
-        return value.copy()
-    return value
 
 
 def parts_of(whole: Record, specs: Iterable[TensorSpec]) -> list[Array]:
