@@ -15,12 +15,13 @@ import numpy as np
 from actorflow.array.namespace import manipulation, statistical, types
 from actorflow.array.namespace.apply import applied, applied_to, matmul
 from actorflow.array.namespace.creation import from_numpy
-from actorflow.array.namespace.indexing import read_index, write_at_once, write_index
-from actorflow.array.namespace.operate import binary
+from actorflow.array.namespace.indexing import read_index, write_index
 from actorflow.array.namespace.operate import cast as cast_to
+from actorflow.array.namespace.operate import recorded, unary, value_of
 from actorflow.array.record.placement import on_host, place_of, transfer
 from actorflow.array.record.primitives import DType, Value, elementwise_primitive
 from actorflow.array.record.record import HOST, Record, given, note_asked, replace
+from actorflow.core import Holder, desk
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops import elementwise as ew
 from actorflow.ops.operation import Operation
@@ -43,21 +44,33 @@ def _operators(
 ) -> tuple[_Operator, _Operator, Callable[[Any, Any], Any]]:
     """The methods of an operator: with the array on the left, on the right, and in place."""
     op = elementwise_primitive(kind())
+    at_once = op.loop.of_two
 
     def left(self: Array, other: Any, /) -> Array:
-        kind = type(other)
-        return binary(op, self, other) if kind is Array or kind is float or _is_operand(other) else NotImplemented
+        found: Array | None = at_once(self, other)
+        if found is not None:
+            return found
+        return recorded(op, self, other) if _is_operand(other) else NotImplemented
 
     def right(self: Array, other: Any, /) -> Array:
-        return binary(op, other, self) if type(other) is float or _is_operand(other) else NotImplemented
+        found: Array | None = at_once(other, self)
+        if found is not None:
+            return found
+        return recorded(op, other, self) if _is_operand(other) else NotImplemented
 
     def in_place(self: Array, other: Any, /) -> Array:
-        return self._in_place(symbol, binary(op, self, other)) if _is_operand(other) else NotImplemented
+        found = left(self, other)
+        return self._in_place(symbol, found) if found is not NotImplemented else found
 
     for method, prefix in ((left, ""), (right, "r"), (in_place, "i")):
         method.__name__ = f"__{prefix}{name}__"
         method.__qualname__ = f"Array.{method.__name__}"
     return left, right, in_place
+
+
+def _unary(kind: type[Elementwise]) -> Callable[[Array], Array]:
+    op = elementwise_primitive(kind())
+    return lambda self: unary(op, self)
 
 
 def _of_axis(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -73,7 +86,7 @@ def _of_axis(function: Callable[..., Array]) -> Callable[..., Array]:
     return method
 
 
-class Array(Methods["Array"]):
+class Array(Holder, Methods["Array"]):
     """An n-dimensional array whose value is computed when it is needed.
 
     Arrays are made by the functions of this package (`asarray`, `zeros`, ...), not by calling the class. Operations
@@ -98,7 +111,7 @@ class Array(Methods["Array"]):
         16.0
     """
 
-    __slots__ = ("__weakref__", "_node")
+    __slots__ = ()
 
     _node: Record
 
@@ -358,11 +371,12 @@ class Array(Methods["Array"]):
 
     # -- parts --------------------------------------------------------------------------------------------------
 
-    def __getitem__(self, key: Any, /) -> Array:
-        return read_index(self, key)
+    _read = read_index
 
     def __setitem__(self, key: Any, value: Any, /) -> None:
-        if not write_at_once(self, key, value):
+        if type(value) not in _SIMPLE:
+            value = value_of(value, self._node.dtype)
+        if not desk.write(self, key, value):
             replace(self, write_index(self, key, value))
 
     # -- operators ----------------------------------------------------------------------------------------------
@@ -371,8 +385,8 @@ class Array(Methods["Array"]):
     #: Operators between NumPy's arrays and this leave the work to this.
     __array_priority__ = 1_000.0
 
-    def __pos__(self) -> Array:
-        return ew.positive(self)
+    __pos__, __neg__ = _unary(ew.Positive), _unary(ew.Negative)
+    __abs__, __invert__ = _unary(ew.Absolute), _unary(ew.BitwiseInvert)
 
     __add__, __radd__, __iadd__ = _operators("add", "+=", ew.Sum)
     __sub__, __rsub__, __isub__ = _operators("sub", "-=", ew.Subtract)
@@ -413,7 +427,8 @@ class Array(Methods["Array"]):
         return self
 
 
-Record.array_type = Array
+Record.array_type = desk.array_type = Array
+_SIMPLE = (Array, float, int)
 
 
 def _read_only(value: Value) -> Value:
@@ -424,7 +439,7 @@ def _read_only(value: Value) -> Value:
 
 def _computed(node: Record) -> Any:
     """The value of a record, computed if it is not there: a NumPy array, or one of its device."""
-    if Record.dry_runs:
+    if desk.dry_runs:
         note_asked(node)
     if node.value is None:
         node.evaluator.force((node,))
@@ -447,5 +462,4 @@ def _is_matrix(value: object) -> bool:
 
 
 def _is_operand(value: object) -> bool:
-    kind = type(value)
-    return kind is Record.array_type or kind is float or isinstance(value, _NUMBERS)
+    return type(value) is Record.array_type or isinstance(value, _NUMBERS)

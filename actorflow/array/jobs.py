@@ -15,7 +15,6 @@ from actorflow.array.memory import Memory
 from actorflow.array.record.placement import accelerator_of
 from actorflow.array.record.primitives import LARGE, Value, as_recorded, touched
 from actorflow.array.record.record import (
-    COPIED_BYTES,
     Error,
     Input,
     InterruptedStepError,
@@ -26,7 +25,7 @@ from actorflow.array.record.record import (
 )
 from actorflow.array.record.steps import Description, describe
 from actorflow.array.structures import MOST_STEPS, Structure, structures
-from actorflow.core import clock_ns
+from actorflow.core import MOST_COPIED_BYTES, clock_ns, desk
 from actorflow.devices.memory import POOLED_BYTES
 from actorflow.errors import DeviceError, OpError, OutOfMemoryError
 from actorflow.ops.step import StepError
@@ -47,16 +46,14 @@ _LOST = "it was being computed in the parent process when this one was forked fr
 _COMPARED = 64
 
 
-def _calibrate() -> tuple[int, int, int]:
-    """Reference counts of an item of a tuple, a value in a list and one more place, and one that a view refers to."""
+def _calibrate() -> tuple[int, int]:
+    """Reference counts of an item of a tuple, and of a value in a list and one more place."""
     node = (np.empty(2),), [np.empty(2)]
     values = [*node[1]]
-    found = np.empty(2)[:1]
-    base = found.base
-    return getrefcount(node[0][0]), getrefcount(values[0]), getrefcount(base)
+    return getrefcount(node[0][0]), getrefcount(values[0])
 
 
-_IN_INPUTS, _IN_RECORD, _IN_VIEW = _calibrate()
+_IN_INPUTS, _IN_RECORD = _calibrate()
 
 
 class Call(NamedTuple):
@@ -290,7 +287,7 @@ class Steps:
         if found.nbytes * 2 >= getattr(found.base, "nbytes", 0) or not node.is_held():
             return False
         only = len(node.inputs) == 1 and type(node.inputs[0]) is Record and getrefcount(node.inputs[0]) == _IN_INPUTS
-        return found.nbytes < COPIED_BYTES or self._session.is_limited or only
+        return found.nbytes < MOST_COPIED_BYTES or self._session.is_limited or only
 
 
 class Run:
@@ -463,7 +460,7 @@ def _parts(
     session: JobSession, nodes: list[Record], wanted: set[Record], takes_programs: bool
 ) -> Iterator[Steps | Run]:
     """Computation of records, in order."""
-    if Record.placing is not None and any(accelerator_of(node) is not None for node in nodes):
+    if desk.placing is not None and any(accelerator_of(node) is not None for node in nodes):
         if session.is_limited:  # each waits for room
             for is_placed, some in groupby(nodes, lambda node: accelerator_of(node) is not None):
                 own = [*some]

@@ -30,6 +30,7 @@ from actorflow.array.record.record import (
     current_evaluator,
 )
 from actorflow.array.structures import name_of, note
+from actorflow.core import desk
 from actorflow.devices import DeviceOptions
 from actorflow.devices.memory import POOLED_BYTES
 from actorflow.errors import DeviceError, GraphError
@@ -246,7 +247,7 @@ class Session(Evaluator):
             if not self.is_limited:
                 return memory.take(shape, dtype)
             # Records need room for their values, too.
-            if self._has_room(size_bytes) or (Record.placing is not None and self._fit((), size_bytes)):
+            if self._has_room(size_bytes) or (desk.placing is not None and self._fit((), size_bytes)):
                 return memory.take(shape, dtype)
             self._drain(guard)
             if not memory.fits(size_bytes):
@@ -274,7 +275,7 @@ class Session(Evaluator):
 
     def _compute(self, wanted: list[Record], guard: Guard) -> None:
         """Compute records, with the lock held; returns when they are done, well or not."""
-        is_ahead = self._runs_ahead and self.takes_programs and Record.placing is None and self.load <= _MOST_WORK
+        is_ahead = self._runs_ahead and self.takes_programs and desk.placing is None and self.load <= _MOST_WORK
         # One program has all that would be computed ahead anyway: values are asked for one after the other.
         roots = [*wanted, *self._take_pending()] if is_ahead else wanted
         served: Job | None = None  # what the service computes for this thread
@@ -352,7 +353,7 @@ class Session(Evaluator):
         """
         self._count_recorded()
         claimed_bytes = sum([job.claimed_bytes for job in self._jobs])
-        return Record.placing is None and self.memory.fits(size_bytes + self._late_bytes + claimed_bytes)
+        return desk.placing is None and self.memory.fits(size_bytes + self._late_bytes + claimed_bytes)
 
     def _fit(self, nodes: Iterable[Record], size_bytes: int = 0) -> bool:
         """Return whether these bytes fit beside all that was recorded or is asked for: then any order will do."""
@@ -368,7 +369,7 @@ class Session(Evaluator):
 
     def memory_of(self, node: Record) -> Memory:
         """The memory that a record's value takes."""
-        place = None if Record.placing is None else accelerator_of(node)
+        place = None if desk.placing is None else accelerator_of(node)
         if place is None or node.place is HOST:
             return self.memory
         memory = self._memories.get(place)

@@ -13,7 +13,7 @@ from cpython.dict cimport PyDict_Size
 from cpython.exc cimport PyErr_CheckSignals, PyErr_Occurred
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE, PyList_New, PyList_SET_ITEM
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
-from cpython.object cimport PyObject
+from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport int32_t, int64_t
@@ -21,10 +21,14 @@ from libc.string cimport memcpy
 cimport numpy as np
 
 from collections import deque
+from contextvars import Context
+from operator import setitem
 from sys import maxsize
 from weakref import getweakrefcount
 
-from actorflow.core.plain import CALL_BYTES, FOREVER_NS, PATIENCE_NS, FrameState
+from numpy import can_cast, generic, matmul, seterr
+
+from actorflow.core.plain import CALL_BYTES, FOREVER_NS, MOST_COPIED_BYTES, PATIENCE_NS, FrameState
 
 np.import_array()
 SOURCE = ACTORFLOW_SOURCE  # the checksum of this file
@@ -1293,3 +1297,476 @@ cdef extern from *:
     #define actorflow_store(list, i, value) (((PyListObject *)(list))->ob_item[i] = (value))
     """
     void store_item "actorflow_store"(object, Py_ssize_t, PyObject *) noexcept
+
+
+# -- array code: operations that are computed in their line ------------------------------------------------------------
+
+cdef enum:
+    MOST_AXES = 8
+    SHORT = 16
+    FEW = 100  # integers that every dtype has are below it
+
+cdef int64_t nodes = 0
+cdef tuple nothing = ()
+cdef list quiet = []  # contexts in which NumPy warns of nothing; each is entered by one thread at a time
+cdef Py_ssize_t copied_bytes = MOST_COPIED_BYTES
+
+
+cdef class Node:
+    cdef object __weakref__
+    cdef public object op, inputs, params, shape, dtype, place, evaluator, value, error, unit, lease, handle
+    cdef public object _code, _instruction, size
+    cdef readonly int64_t number
+
+    def __cinit__(self):
+        global nodes
+        self.inputs = self.params = nothing
+        self.number = nodes
+        nodes += 1
+
+
+cdef class Holder:
+    cdef object __weakref__
+    cdef public Node _node
+
+    def __getitem__(self, key):
+        found = the_desk.part(self, key)
+        return self._read(key) if found is None else found
+
+
+cdef object call_quietly(object function, tuple arguments):
+    cdef object context
+    if quiet:
+        context = quiet.pop()
+    else:
+        context = Context()
+        context.run(seterr, all="ignore")
+    PyContext_Enter(context)
+    try:
+        return function(*arguments)
+    finally:
+        PyContext_Exit(context)
+        quiet.append(context)
+
+
+cdef class Desk:
+    cdef public object array_type, node_type, place, placing
+    cdef public Py_ssize_t dry_runs
+
+    def show(self, np.ndarray value, evaluator):
+        return self.shown(value, evaluator, (<object>value).shape)
+
+    cdef Holder shown(self, np.ndarray value, object evaluator, object shape):
+        cdef Node node = <Node>(<PyTypeObject *>Node).tp_new(self.node_type, <PyObject *>nothing, NULL)
+        cdef Holder array = <Holder>(<PyTypeObject *>Holder).tp_new(self.array_type, <PyObject *>nothing, NULL)
+        node.value, node.evaluator, node.place = value, evaluator, self.place
+        node.shape, node.dtype, node.size = shape, <object><PyObject *>np.PyArray_DESCR(value), np.PyArray_SIZE(value)
+        array._node = node
+        return array
+
+    cpdef Holder hand(self, np.ndarray value, object evaluator):
+        cdef PyObject *base = np.PyArray_BASE(value)
+        if (
+            base is not NULL
+            and np.PyArray_NBYTES(value) < copied_bytes
+            and type(<object>base) is np.ndarray
+            and np.PyArray_NBYTES(value) * 2 < np.PyArray_NBYTES(<np.ndarray>base)
+        ):
+            value = np.PyArray_NewCopy(value, np.NPY_ANYORDER)
+        return self.shown(value, evaluator, (<object>value).shape)
+
+    cpdef Node there(self, object x):
+        """The record of an array whose value is there, if operations may be computed at once."""
+        cdef Node node
+        if type(x) is not self.array_type or self.dry_runs or self.placing is not None:
+            return None
+        node = (<Holder>x)._node
+        return node if type(node.value) is np.ndarray else None
+
+    def call(self, function, x, bint is_view):
+        cdef Node node = self.there(x)
+        cdef object found
+        cdef Py_ssize_t limit
+        if node is None or function is None:
+            return None
+        limit = node.evaluator.at_once
+        if not limit or not is_view and np.PyArray_SIZE(<np.ndarray>node.value) > limit:
+            return None
+        try:
+            found = call_quietly(function, (node.value,))
+        except Exception:
+            return None
+        if type(found) is not np.ndarray:
+            if not isinstance(found, generic):
+                return None
+            found = np.PyArray_FROM_O(found)
+        return self.hand(found, node.evaluator)
+
+    cpdef part(self, x, key):
+        cdef Node node = self.there(x)
+        cdef object found
+        if node is None or not node.evaluator.at_once or not is_basic(key):
+            return None
+        try:
+            found = node.value[key]
+        except IndexError:
+            return None
+        return self.hand(found if type(found) is np.ndarray else np.PyArray_FROM_O(found), node.evaluator)
+
+    def write(self, x, key, value):
+        cdef Node node = self.there(x), other
+        cdef Py_ssize_t limit
+        cdef object found
+        if node is None or not is_basic(key):
+            return False
+        limit = node.evaluator.at_once
+        if not limit:
+            return False
+        if type(value) is self.array_type:
+            other = self.there(value)
+            if other is None:
+                return False
+            value = other.value
+        if type(value) is np.ndarray:
+            if value.dtype is not node.dtype and not can_cast(value.dtype, node.dtype, "same_kind"):
+                return False
+        elif type(value) is not float and type(value) is not int:
+            return False
+        found = node.value
+        try:
+            if np.PyArray_SIZE(<np.ndarray>found) > limit and found[key].size > limit:
+                return False
+            # The record has the value, and so do the lease and this call, which has the record beside the array.
+            if (
+                Py_REFCNT(<PyObject *>found) != 2 + (node.lease is not None)
+                or Py_REFCNT(<PyObject *>node) != 2
+                or np.PyArray_BASE(<np.ndarray>found) is not NULL
+                or not np.PyArray_ISWRITEABLE(<np.ndarray>found)
+            ):
+                if np.PyArray_SIZE(<np.ndarray>found) > limit:
+                    return False
+                found = np.PyArray_NewCopy(<np.ndarray>found, np.NPY_CORDER)
+            call_quietly(setitem, (found, key, value))
+        except (IndexError, ValueError):
+            return False
+        if found is not node.value:
+            (<Holder>x)._node = self.shown(found, node.evaluator, node.shape)._node
+        return True
+
+    def product(self, x1, x2, bint turn1=False, bint turn2=False):
+        cdef Node left = self.there(x1), right = self.there(x2)
+        cdef np.ndarray a, b, y
+        cdef np.npy_intp sizes[4]
+        cdef np.npy_intp steps[9]
+        cdef np.npy_intp shape[2]
+        cdef np.npy_intp work
+        cdef char *pointers[3]
+        cdef np.ufunc function = matmul
+        cdef int i, kind, axes
+        if left is None or right is None:
+            return None
+        a, b = left.value, right.value
+        kind, axes = np.PyArray_TYPE(a), np.PyArray_NDIM(b)
+        if np.PyArray_NDIM(a) != 2 or axes < 1 or axes > 2 or np.PyArray_TYPE(b) != kind:
+            return None
+        if kind not in (np.NPY_FLOAT, np.NPY_DOUBLE, np.NPY_CFLOAT, np.NPY_CDOUBLE):
+            return None
+        if turn2 and axes == 1:
+            return None
+        sizes[0], sizes[1], sizes[2] = 1, np.PyArray_DIM(a, turn1), np.PyArray_DIM(a, 1 - turn1)
+        sizes[3] = np.PyArray_DIM(b, 1 - turn2) if axes == 2 else 1
+        if np.PyArray_DIM(b, turn2) != sizes[2] or not sizes[1] * sizes[2] * sizes[3] or not (is_flat(a) and is_flat(b)):
+            return None
+        # As an elementwise operation that takes as long: few products are made from the cache, more from memory.
+        work = max(np.PyArray_SIZE(a) * sizes[3] >> 7 if axes == 2 else 0, np.PyArray_SIZE(a) + np.PyArray_SIZE(b) >> 1)
+        if work > <Py_ssize_t>left.evaluator.at_once:
+            return None
+        shape[0], shape[1] = sizes[1], sizes[3]
+        y = np.PyArray_EMPTY(axes, shape, kind, 0)
+        for i in range(9):
+            steps[i] = 0
+        for i in range(2):  # axes of one element have no step, as NumPy has it
+            steps[3 + (i ^ turn1)] = np.PyArray_STRIDE(a, i) if np.PyArray_DIM(a, i) > 1 else 0
+            steps[5 + (i ^ turn2)] = np.PyArray_STRIDE(b, i) if i < axes and np.PyArray_DIM(b, i) > 1 else 0
+            steps[7 + i] = np.PyArray_STRIDE(y, i) if i < axes and np.PyArray_DIM(y, i) > 1 else 0
+        pointers[0], pointers[1], pointers[2] = np.PyArray_BYTES(a), np.PyArray_BYTES(b), np.PyArray_BYTES(y)
+        for i in range(function.ntypes):
+            if function.types[3 * i] == kind:
+                break
+        else:
+            return None
+        with nogil:
+            run_loop(function.functions[i], pointers, sizes, steps, NULL)
+        return self.shown(y, left.evaluator, (<object>y).shape)
+
+
+cdef inline int check_error() except -1:
+    return 0 if PyErr_Occurred() is NULL else -1
+
+
+cdef inline bint is_flat(np.ndarray x) noexcept:
+    return np.PyArray_ISBEHAVED_RO(x) and (np.PyArray_IS_C_CONTIGUOUS(x) or np.PyArray_IS_F_CONTIGUOUS(x))
+
+
+cdef bint is_basic(object key):
+    """Whether NumPy takes a key, if it is right, without a look at elements, and as array code means it."""
+    cdef object part
+    for part in key if type(key) is tuple else (key,):
+        if type(part) is slice:
+            for end in (part.start, part.stop, part.step):
+                if end is not None and type(end) is not int:
+                    return False
+        elif type(part) is not int and part is not None and part is not Ellipsis:
+            return False
+    return True
+
+
+#: Operands of a loop, and the axes along which they are walked through, the innermost last.
+cdef struct Walk:
+    char *pointers[3]
+    np.npy_intp steps[3][MOST_AXES]
+    np.npy_intp lengths[MOST_AXES]
+    int rank
+    char number[16]
+
+
+cdef Desk the_desk = Desk()
+desk = the_desk
+
+
+cdef class Loop:
+    cdef object _function
+    cdef np.ufunc _ufunc
+    cdef np.PyUFuncGenericFunction _loop
+    cdef void *_data
+    cdef int _types[3]
+
+    def __init__(self, function):
+        self._function = function
+        self._types[0] = -1
+        if function is not None and function.nout == 1 and function.signature is None and function.nin <= 2:
+            self._ufunc = function
+
+    def of_one(self, x):
+        cdef Node node = the_desk.there(x)
+        return None if node is None or self._function is None else self.result(node, 1, node.value, None)
+
+    def of_two(self, x1, x2):
+        cdef Node left = the_desk.there(x1), right = the_desk.there(x2)
+        if self._function is None:
+            return None
+        if left is None:
+            return None if right is None or not is_plain(x1) else self.result(right, 2, x1, right.value)
+        if right is None:
+            return self.result(left, 2, left.value, x2) if is_plain(x2) else None
+        return self.result(left, 2, left.value, right.value)
+
+    cdef object result(self, Node node, int count, object x1, object x2):
+        """The result for arrays and numbers, one of which is the value of a record; None if it takes long or fails."""
+        cdef np.npy_intp shape[MOST_AXES]
+        cdef np.npy_intp size = 1, length
+        cdef int rank = 0, i, j, at
+        cdef np.ndarray array, out
+        cdef bint same
+        cdef object found, operand
+        cdef Py_ssize_t limit = node.evaluator.at_once
+        for i in range(count):
+            operand = x2 if i else x1
+            if type(operand) is np.ndarray:
+                rank = max(rank, np.PyArray_NDIM(<np.ndarray>operand))
+        if rank > MOST_AXES or not limit:
+            return None
+        for j in range(rank):
+            shape[j] = 1
+        for i in range(count):
+            operand = x2 if i else x1
+            if type(operand) is np.ndarray:
+                array = <np.ndarray>operand
+                at = rank - np.PyArray_NDIM(array)
+                for j in range(np.PyArray_NDIM(array)):
+                    length = np.PyArray_DIM(array, j)
+                    if shape[at + j] == 1:
+                        shape[at + j] = length
+                    elif length != 1 and length != shape[at + j]:
+                        return None
+        for j in range(rank):
+            size *= shape[j]
+        if size > limit:
+            return None
+        try:
+            out = self.looped(count, x1, x2, rank, shape, size)
+            if out is None:
+                found = call_quietly(self._function, (x1,) if count == 1 else (x1, x2))
+                if type(found) is not np.ndarray:
+                    found = np.PyArray_FROM_O(found)
+                out = found
+                if not np.PyArray_IS_C_CONTIGUOUS(out):
+                    out = np.PyArray_NewCopy(out, np.NPY_CORDER)
+        except Exception:
+            return None
+        same = np.PyArray_SIZE(<np.ndarray>node.value) == size and np.PyArray_NDIM(<np.ndarray>node.value) == rank
+        return the_desk.shown(out, node.evaluator, node.shape if same else (<object>out).shape)
+
+    cdef np.ndarray looped(
+        self, int count, object x1, object x2, int rank, np.npy_intp *shape, np.npy_intp size
+    ):
+        """The result of NumPy's loop for exactly these types, walked as NumPy does; None if there is none, or it would not."""
+        cdef Walk walk
+        cdef int types[2]
+        cdef int i, j, at, number = -1
+        cdef np.npy_intp step
+        cdef np.npy_intp last[3]
+        cdef np.npy_intp steps[3]
+        cdef np.ndarray array, out
+        cdef object operand
+        if self._ufunc is None or self._ufunc.nin != count:
+            return None
+        for i in range(count):
+            operand = x2 if i else x1
+            if type(operand) is np.ndarray:
+                array = <np.ndarray>operand
+                if not np.PyArray_ISBEHAVED_RO(array):
+                    return None
+                types[i] = np.PyArray_TYPE(array)
+                if types[i] > np.NPY_CLONGDOUBLE and types[i] != np.NPY_FLOAT16:
+                    return None
+                walk.pointers[i] = np.PyArray_BYTES(array)
+            else:
+                number = i
+        if number >= 0:
+            types[number] = types[1 - number]
+            if not put_number(walk.number, x2 if number else x1, types[number]):
+                return None
+            walk.pointers[number] = walk.number
+        if not self.find(count, types):
+            return None
+        out = np.PyArray_EMPTY(rank, shape, self._types[2], 0)
+        if not size:
+            return out
+        walk.pointers[count] = np.PyArray_BYTES(out)
+        walk.rank = 0
+        last[0] = last[1] = last[2] = maxsize
+        for j in range(rank):
+            if shape[j] == 1:
+                continue
+            for i in range(count + 1):
+                array = out if i == count else <np.ndarray>(x2 if i else x1) if i != number else None
+                at = j - rank + np.PyArray_NDIM(array) if i != number else -1
+                step = np.PyArray_STRIDE(array, at) if at >= 0 and np.PyArray_DIM(array, at) > 1 else 0
+                if step < 0 or step > last[i]:
+                    return None  # NumPy would walk through it in another order
+                if step:
+                    last[i] = step
+                steps[i] = step
+            for i in range(count + 1):
+                if not walk.rank or walk.steps[i][walk.rank - 1] != steps[i] * shape[j]:
+                    walk.lengths[walk.rank] = shape[j]
+                    walk.rank += 1
+                    break
+            else:
+                walk.lengths[walk.rank - 1] *= shape[j]
+            for i in range(count + 1):
+                walk.steps[i][walk.rank - 1] = steps[i]
+        if walk.rank > 1 and walk.lengths[walk.rank - 1] < SHORT and size > LONG_LOOP:
+            return None  # NumPy copies parts of what is repeated, to call the loop less often
+        if not walk.rank:
+            walk.rank, walk.lengths[0] = 1, 1
+            walk.steps[0][0] = walk.steps[1][0] = walk.steps[2][0] = 0
+        if size > LONG_LOOP:
+            with nogil:
+                run_walk(self._loop, self._data, &walk, count + 1)
+        else:
+            run_walk(self._loop, self._data, &walk, count + 1)
+        check_error()
+        return out
+
+    cdef bint find(self, int count, int *types):
+        """Look for the loop for these types."""
+        cdef np.ufunc ufunc = self._ufunc
+        cdef int i, nargs = count + 1
+        if self._types[0] == types[0] and (count == 1 or self._types[1] == types[1]):
+            return True
+        for i in range(ufunc.ntypes):
+            if ufunc.types[i * nargs] == types[0] and (count == 1 or ufunc.types[i * nargs + 1] == types[1]):
+                if ufunc.functions[i] is NULL:
+                    return False
+                self._loop, self._data = ufunc.functions[i], NULL if ufunc.data is NULL else ufunc.data[i]
+                self._types[0], self._types[2] = types[0], ufunc.types[i * nargs + count]
+                self._types[1] = types[1] if count == 2 else 0
+                return True
+        return False
+
+
+cdef inline bint is_plain(object number):
+    """Whether an operand beside an array is a number, or an array of NumPy's, that its functions take as array code does."""
+    cdef object kind = type(number)
+    if kind is float or kind is int:
+        return True
+    if kind is np.ndarray:
+        return np.PyArray_TYPE(<np.ndarray>number) <= np.NPY_CLONGDOUBLE
+    return isinstance(number, generic) and number.dtype.kind in "biufc"
+
+
+cdef bint put_number(char *to, object number, int kind) except -1:
+    """Write a number as an element of a dtype; return False if that is not simple."""
+    cdef double real
+    cdef int64_t whole
+    if type(number) is int:
+        if not 0 <= number < FEW:
+            return False
+        whole = number
+        if kind <= np.NPY_ULONGLONG and kind != np.NPY_BOOL:
+            if kind <= np.NPY_UBYTE:
+                (<signed char *>to)[0] = <signed char>whole
+            elif kind <= np.NPY_USHORT:
+                (<short *>to)[0] = <short>whole
+            elif kind <= np.NPY_UINT:
+                (<int *>to)[0] = <int>whole
+            elif kind <= np.NPY_ULONG:
+                (<long *>to)[0] = <long>whole
+            else:
+                (<long long *>to)[0] = whole
+            return True
+        real = <double>whole
+    elif type(number) is float:
+        real = number
+    else:
+        if number.dtype.num != kind:
+            return False
+        np.PyArray_ScalarAsCtype(number, to)
+        return True
+    if kind == np.NPY_FLOAT or kind == np.NPY_CFLOAT:
+        (<float *>to)[0], (<float *>to)[1] = <float>real, 0
+    elif kind == np.NPY_DOUBLE or kind == np.NPY_CDOUBLE:
+        (<double *>to)[0], (<double *>to)[1] = real, 0
+    else:
+        return False
+    return True
+
+
+cdef void run_walk(np.PyUFuncGenericFunction loop, void *data, Walk *walk, int operands) noexcept nogil:
+    cdef np.npy_intp at[MOST_AXES]
+    cdef np.npy_intp steps[3]
+    cdef char *pointers[3]
+    cdef int inner = walk.rank - 1, axis, i
+    for i in range(operands):
+        steps[i] = walk.steps[i][inner]
+    for axis in range(inner):
+        at[axis] = 0
+    while True:
+        for i in range(operands):
+            pointers[i] = walk.pointers[i]
+        run_loop(loop, pointers, &walk.lengths[inner], steps, data)
+        axis = inner - 1
+        while axis >= 0:
+            at[axis] += 1
+            for i in range(operands):
+                walk.pointers[i] += walk.steps[i][axis]
+            if at[axis] < walk.lengths[axis]:
+                break
+            for i in range(operands):
+                walk.pointers[i] -= walk.steps[i][axis] * at[axis]
+            at[axis] = 0
+            axis -= 1
+        if axis < 0:
+            return

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Context
 from enum import Enum
+from itertools import count
+from operator import setitem
 from struct import Struct
 from sys import getrefcount, maxsize
 from time import perf_counter_ns
@@ -34,6 +36,8 @@ RUNNING, DONE = 2, 3
 PATIENCE_NS = 300_000
 #: Longer than any call; the expected time of an op that has not run.
 FOREVER_NS = 1 << 62
+#: Bytes of a part of an array up to which it is copied, so that it does not keep the whole.
+MOST_COPIED_BYTES = 1 << 16
 
 _pack_row = Struct("=qqqq").pack_into
 #: A lock for the counts, once there are threads: `actorflow.threads`, which starts them all, brings it. It is held for
@@ -1071,3 +1075,259 @@ class Ready(deque[tuple[Any, Any]]):
             if actor.fire(work) > due_ns:
                 break
         self.at = None
+
+
+# -- array code: operations that are computed in their line --------------------------------------------------------
+
+
+class Node:
+    """What a record of array code consists of; `actorflow.array.record.record.Record` has the words.
+
+    The compiled form makes one with a value, and its array, without a call of Python.
+    """
+
+    __slots__ = (
+        *("__weakref__", "_code", "_instruction", "dtype", "error", "evaluator", "handle", "inputs", "lease", "number"),
+        *("op", "params", "place", "shape", "size", "unit", "value"),
+    )
+
+    op: Any
+    inputs: tuple[Any, ...]
+    params: tuple[Any, ...]
+    shape: tuple[int, ...]
+    dtype: Any
+    size: int
+    place: Any
+    evaluator: Any
+    number: int
+    value: Any
+    error: Any
+    unit: Any
+    lease: Any
+    handle: Any
+    _code: Any
+    _instruction: Any
+
+    def __new__(cls, *_: Any, **__: Any) -> Any:
+        node = object.__new__(cls)
+        node.op = node.value = node.error = node.unit = node.lease = node.handle = None
+        node.inputs = node.params = ()
+        node.number = _next_number()
+        return node
+
+
+_next_number = count().__next__
+
+
+class Holder:
+    """What shows a record: the base of arrays."""
+
+    __slots__ = ("__weakref__", "_node")
+
+    _node: Any
+
+    def __getitem__(self, key: Any, /) -> Any:
+        found = desk.part(self, key)
+        return self._read(key) if found is None else found
+
+    def _read(self, key: Any) -> Any:
+        """``x[key]``, where that is not computed at once."""
+        raise NotImplementedError
+
+
+class Desk:
+    """Computes operations of array code in their line: where their operands are there, and they take little time.
+
+    All methods give None, or False, where that is not so, or fails: the operation is recorded then, which says why.
+
+    Attributes:
+        array_type, node_type: What is made, a `Holder` and a `Node`.
+        place: Where it lives.
+        placing: Not None once arrays may live elsewhere: nothing is computed at once then.
+        dry_runs: Number of dry runs there are: nor while there are any.
+    """
+
+    array_type: Any
+    node_type: Any
+    place: Any
+    placing: Any
+
+    def __init__(self) -> None:
+        self.array_type = self.node_type = self.place = self.placing = None
+        self.dry_runs = 0
+
+    def show(self, value: Any, evaluator: Any) -> Any:
+        """An array with a value that is there."""
+        node, array = Node.__new__(self.node_type), Holder.__new__(self.array_type)
+        node.value, node.evaluator, node.place = value, evaluator, self.place
+        node.shape, node.dtype, node.size = value.shape, value.dtype, value.size
+        array._node = node
+        return array
+
+    def hand(self, value: Any, evaluator: Any) -> Any:
+        """An array with a value that may be a view: what is small of a larger one is copied."""
+        base = value.base
+        if base is not None and value.nbytes < MOST_COPIED_BYTES and value.nbytes * 2 < getattr(base, "nbytes", 0):
+            value = value.copy("A")
+        return self.show(value, evaluator)
+
+    def there(self, x: Any) -> Any:
+        """The record of an array whose value is there, if operations may be computed at once."""
+        if type(x) is not self.array_type or self.dry_runs or self.placing is not None:
+            return None
+        return x._node if type(x._node.value) is np.ndarray else None
+
+    def call(self, function: Callable[[Any], Any] | None, x: Any, is_view: bool) -> Any:
+        """The result of a function of an array's value.
+
+        Args:
+            function: Gives an array; None for what is not computed so.
+            x: The array.
+            is_view: Whether it does not look at its elements.
+        """
+        node = self.there(x)
+        if node is None or function is None:
+            return None
+        limit = node.evaluator.at_once
+        if not limit or (not is_view and node.value.size > limit):
+            return None
+        try:
+            found = _quietly(function, node.value)
+        except Exception:  # noqa: BLE001  it is raised where the value is asked for
+            return None
+        return self.hand(np.asarray(found), node.evaluator) if isinstance(found, np.ndarray | np.generic) else None
+
+    def part(self, x: Any, key: Any) -> Any:
+        """``x[key]``, for a key of integers, slices, ``...`` and None."""
+        node = self.there(x)
+        if node is None or not node.evaluator.at_once or not _is_basic(key):
+            return None
+        try:
+            return self.hand(np.asarray(node.value[key]), node.evaluator)
+        except IndexError:
+            return None
+
+    def write(self, x: Any, key: Any, value: Any) -> bool:
+        """Do what ``x[key] = value`` does: over the value where nothing else can see it, else a small one is copied."""
+        node = self.there(x)
+        if node is None or not _is_basic(key) or not node.evaluator.at_once:
+            return False
+        limit, found = node.evaluator.at_once, node.value
+        if type(value) is self.array_type:
+            other = self.there(value)
+            if other is None:
+                return False
+            value = other.value
+        if type(value) is np.ndarray:
+            if value.dtype is not node.dtype and not np.can_cast(value.dtype, node.dtype, "same_kind"):
+                return False
+        elif type(value) is not float and type(value) is not int:
+            return False
+        try:
+            if node.size > limit and found[key].size > limit:
+                return False
+            is_own = found.base is None and found.flags.writeable
+            if not is_own or _references(x) != _alone(node.lease is not None):
+                if node.size > limit:
+                    return False
+                found = found.copy()
+            _quietly(setitem, found, key, value)
+        except (IndexError, ValueError):
+            return False
+        if found is not node.value:
+            x._node = self.show(found, node.evaluator)._node
+        return True
+
+    def product(self, x1: Any, x2: Any, turn1: bool = False, turn2: bool = False) -> Any:
+        """The product of two matrices, each turned or not, or of a matrix and a vector, by BLAS."""
+        left, right = self.there(x1), self.there(x2)
+        if left is None or right is None:
+            return None
+        a, b = left.value, right.value
+        if a.ndim != 2 or not 1 + turn2 <= b.ndim <= 2 or a.dtype != b.dtype or a.dtype.char not in "fdFD":
+            return None
+        a, b = a.T if turn1 else a, b.T if turn2 else b
+        if not a.size or not b.size or a.shape[1] != b.shape[0] or not (_is_flat(a) and _is_flat(b)):
+            return None
+        # As an elementwise operation that takes as long: few products are made from the cache, more from memory.
+        work = max(a.size * b.shape[1] >> 7 if b.ndim == 2 else 0, a.size + b.size >> 1)
+        return None if work > left.evaluator.at_once else self.show(_quietly(np.matmul, a, b), left.evaluator)
+
+
+#: The desk of all array code.
+desk = Desk()
+
+
+class Loop:
+    """A function of NumPy on each element, at the desk. The compiled form calls its loop for exactly these types.
+
+    Args:
+        function: The function; None for an operation that is not one: nothing is computed then.
+    """
+
+    def __init__(self, function: np.ufunc | None) -> None:
+        self._function = function
+
+    def of_one(self, x: Any) -> Any:
+        """The result for an array."""
+        node = desk.there(x)
+        return None if node is None else self._result(node, node.value)
+
+    def of_two(self, x1: Any, x2: Any) -> Any:
+        """The result for two arrays, one of which may be a number or an array of NumPy's."""
+        left, right = desk.there(x1), desk.there(x2)
+        if (left is None and (right is None or not _is_plain(x1))) or (right is None and not _is_plain(x2)):
+            return None
+        return self._result(left or right, x1 if left is None else left.value, x2 if right is None else right.value)
+
+    def _result(self, node: Any, *values: Any) -> Any:
+        if self._function is None:
+            return None
+        try:
+            size = np.broadcast(*values).size if len(values) > 1 else node.size
+            if not node.evaluator.at_once or size > node.evaluator.at_once:
+                return None
+            found = np.ascontiguousarray(_quietly(self._function, *values))
+            return desk.show(found if node.shape or found.size != 1 else found.reshape(()), node.evaluator)
+        except Exception:  # noqa: BLE001  it is raised where the value is asked for
+            return None
+
+
+def _quietly(function: Callable[..., Any], *arguments: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return function(*arguments)
+
+
+def _is_flat(x: Any) -> bool:
+    return bool(x.flags.behaved or x.flags.aligned) and (x.flags.c_contiguous or x.flags.f_contiguous)
+
+
+def _is_plain(x: Any) -> bool:
+    """Return whether an operand beside an array is one that NumPy's functions take as array code does."""
+    kind = type(x)
+    return kind is float or kind is int or (isinstance(x, np.ndarray | np.generic) and x.dtype.kind in "biufc")
+
+
+def _is_basic(key: Any) -> bool:
+    """Return whether NumPy takes a key, if it is right, without a look at elements, and as array code means it."""
+    for part in key if type(key) is tuple else (key,):
+        ends = (part.start, part.stop, part.step) if type(part) is slice else (part,)
+        if not all(end is None or type(end) is int or (end is ... and end is part) for end in ends):
+            return False
+    return True
+
+
+def _references(x: Any) -> tuple[int, int]:
+    """Numbers of references to the record and to the value of an array, those of the caller counted."""
+    return getrefcount(x._node), getrefcount(x._node.value)
+
+
+def _alone(is_leased: bool) -> tuple[int, int]:
+    """The same, as `Desk.write` sees them, for an array whose record and value nothing else refers to."""
+    x = Holder()
+    x._node = Node()
+    node, found, lease = x._node, np.empty(2), None
+    node.value = found
+    if is_leased:
+        lease = [found]
+    return _references(x) if node is not lease else (0, 0)

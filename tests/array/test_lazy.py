@@ -20,7 +20,8 @@ import actorflow as af
 import actorflow.array as xp
 from actorflow.array import Session
 from actorflow.array.record.primitives import Primitive
-from actorflow.array.record.record import Record, record
+from actorflow.array.record.record import record
+from actorflow.core import desk
 from actorflow.ops.operation import apply
 from tests.support.warm import run_program
 
@@ -229,8 +230,8 @@ def test_a_part_is_not_written_into_what_something_else_sees(seen: str, monkeypa
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute in the line what takes no time, whatever other tests have left behind."""
     gc.collect()
-    monkeypatch.setattr(Record, "placing", None)
-    monkeypatch.setattr(Record, "dry_runs", 0)
+    monkeypatch.setattr(desk, "placing", None)
+    monkeypatch.setattr(desk, "dry_runs", 0)
 
 
 def test_a_part_is_written_in_place_where_nothing_else_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:

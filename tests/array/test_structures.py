@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import actorflow as af
 import actorflow.array as xp
 from actorflow.array.jobs import Run
-from actorflow.array.record.record import Record
+from actorflow.core import desk
 from actorflow.plan import fuse
 from tests.support.numbers import with_specials as numbers
 
@@ -193,7 +193,7 @@ def test_counts_are_those_of_operations_one_by_one(known: list[Any]) -> None:
 
 
 def test_values_that_are_asked_for_one_by_one_are_computed_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Record, "placing", None)
+    monkeypatch.setattr(desk, "placing", None)
     a = np.arange(270_000.0)  # too much to be computed in the line, and too little for a worker
     with xp.session():
         x = xp.asarray(a)

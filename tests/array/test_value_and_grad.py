@@ -11,6 +11,7 @@ import pytest
 import actorflow as af
 import actorflow.array as xp
 from actorflow.array.transforms.calls import Arguments
+from actorflow.core import desk
 from tests.support.numbers import numbers
 
 
@@ -170,13 +171,12 @@ def test_the_recipes_that_are_kept_are_bounded(calls: Calls) -> None:
 
 @pytest.mark.parametrize("cache", [False, True])
 def test_recipes_keep_no_dry_run_and_no_argument(cache: bool) -> None:
-    from actorflow.array.record.record import Record
 
     slope = af.grad(lambda x: xp.sum(xp.nn.gelu(x) * xp.linalg.inv(x)), cache=cache)
     x = xp.asarray(numbers(3, 3))
     slope(x).wait()
     gc.collect()
-    assert Record.dry_runs == 0
+    assert desk.dry_runs == 0
     gone = weakref.ref(x)
     del x
     assert gone() is None

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from actorflow.array.namespace.operate import at_once, cast, constant, elementwise, node_of, reduced
+from actorflow.array.namespace.operate import cast, constant, elementwise, node_of, reduced
 from actorflow.array.record.placement import home_of, transfer
-from actorflow.array.record.primitives import DType, OperationPrimitive, exact_of, primitive_of
+from actorflow.array.record.primitives import VIEWS, DType, OperationPrimitive, exact_of, primitive_of
 from actorflow.array.record.record import SEVERAL, Input, Record, parts_of, record
+from actorflow.core import desk
 from actorflow.errors import GraphError
-from actorflow.ops.cpu.linalg import product
 from actorflow.ops.elementwise import WeightedSum
 from actorflow.ops.linalg import Matmul
 from actorflow.ops.linalg import matmul as product_of
@@ -53,7 +54,7 @@ def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
         found = [record(primitive, nodes, *specs[0], params, evaluator, work)]
     else:
         found = parts_of(record(primitive, nodes, (), SEVERAL, params, evaluator, work)._node, specs)
-    if primitive.random and Record.placing is not None:  # it was drawn on the CPU
+    if primitive.random and desk.placing is not None:  # it was drawn on the CPU
         place = home_of(next(node for node in nodes if type(node) is Record))
         found = [transfer(x, place) for x in found]
     return found[0] if len(specs) == 1 else tuple(found)
@@ -69,20 +70,15 @@ def matmul(x1: Array, x2: Array, /) -> Array:
         >>> xp.matmul(xp.asarray([[1, 2], [3, 4]]), xp.asarray([1, 10]))
         Array([21, 43], dtype=int64)
     """
+    found: Array | None = desk.product(x1, x2)
+    if found is not None:
+        return found
     kind = Record.array_type
     if type(x1) is not kind or type(x2) is not kind:
         return product_of(x1, x2)
     a, b = x1._node, x2._node
     if a.dtype != b.dtype:
         return product_of(x1, x2)
-    is_there = a.value is not None and b.value is not None
-    if is_there and len(a.shape) == 2 and 1 <= len(b.shape) <= 2 and a.dtype.char in "fdFD":
-        columns = b.shape[1:]
-        # As an elementwise operation that takes as long: few products are made from the cache, more from memory.
-        work = max(a.size * columns[0] >> 7 if columns else 0, a.size + b.size >> 1)
-        found = at_once(product, a.evaluator, work, a.value, b.value)
-        if found is not None:
-            return found
     (spec,), primitive = _made(Matmul, (), a.shape, a.dtype, b.shape, b.dtype)
     return record(primitive, (a, b), *spec, (), a.evaluator, a.size * (b.shape[-1] if len(b.shape) > 1 else 1))
 
@@ -108,9 +104,20 @@ def applied_to(x: Array, make: Callable[..., Operation], *params: Any) -> Array:
         DTypeError: if ``x`` is not an array.
         GraphError: as the operation's ``infer`` does.
     """
+    found: Array | None = desk.call(_at_once(make, params), x, is_view=True)
+    if found is not None:
+        return found
     node = x._node if type(x) is Record.array_type else node_of(make.__name__.lower(), "x", x)
     (spec,), primitive = _made(make, params, node.shape, node.dtype)
     return record(primitive, (node,), spec.shape, spec.dtype, (), node.evaluator, node.size)
+
+
+@lru_cache(maxsize=4_096)
+def _at_once(make: Callable[..., Operation], params: tuple[Any, ...]) -> Callable[..., Any] | None:
+    """The one call of NumPy that computes a view; None for other operations, and wrong ones."""
+    with suppress(Exception):
+        return VIEWS[make](make(*params)) if make in VIEWS else None
+    return None
 
 
 def applied_to_all(xs: Sequence[Array], make: Any, *params: Any) -> Array:

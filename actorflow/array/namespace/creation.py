@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from actorflow.array.namespace.types import checked_dtype
 from actorflow.array.record.placement import at, default_place, place_of, transfer
 from actorflow.array.record.primitives import Primitive, Value
 from actorflow.array.record.record import HOST, Record, current_evaluator, given, record
+from actorflow.core import desk
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.interchange import from_host_exchange, is_fixed
 from actorflow.ops import elementwise as ew
@@ -111,7 +113,15 @@ def _converted(x: Array, dtype: _DType, copy: bool | None, device: _Device) -> A
         if copy is False:
             raise GraphError(f"asarray: copy=False, but {x.dtype} must be converted to {kind}")
         return cast(x, kind)
-    return ew.copy(x) if copy else x
+    return _copied(x) if copy else x
+
+
+_COPY = methodcaller("copy")
+
+
+def _copied(x: Array) -> Array:
+    found: Array | None = desk.call(_COPY, x, is_view=False)
+    return ew.copy(x) if found is None else found
 
 
 def _unpacked(values: Sequence[Any]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from actorflow.array.namespace.operate import binary, cast, chosen, node_of, unary
+from actorflow.array.namespace.operate import binary, cast, chosen, node_of, recorded, unary
 from actorflow.array.record.primitives import elementwise_primitive
 from actorflow.ops import elementwise as rows
 from actorflow.ops.elementwise import at_least, at_most, copy
@@ -22,12 +22,15 @@ _RENAMED = {"absolute": "abs", "power": "pow"}
 def _function(kind: Any, name: str) -> Callable[..., Array]:
     """The function that records an operation at once."""
     op = elementwise_primitive(kind())
+    one, two = op.loop.of_one, op.loop.of_two
 
     def of_one(x: Array, /) -> Array:
-        return unary(op, x)
+        found: Array | None = one(x)
+        return unary(op, x) if found is None else found
 
     def of_two(a: Any, b: Any, /) -> Array:
-        return binary(op, a, b)
+        found: Array | None = two(a, b)
+        return recorded(op, a, b) if found is None else found
 
     def of_three(condition: Any, a: Any, b: Any, /) -> Array:
         return chosen(op, condition, a, b)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
-from sys import getrefcount
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,10 +11,9 @@ from actorflow import ops
 from actorflow.array.namespace.apply import applied_to, applied_to_all, prepared
 from actorflow.array.namespace.operate import cast, is_there, node_of, value_of
 from actorflow.array.record.primitives import OperationPrimitive
-from actorflow.array.record.record import Evaluator, Input, Lease, Record, compact, given, record, replace, shown
+from actorflow.array.record.record import Input, Record, given, record
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.indexing import Key, Scatter, Slice, Take, numpy_key, parsed, part_shape, read
-from actorflow.runtime.quiet import quiet
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
@@ -31,14 +29,6 @@ def read_index(x: Array, key: Any) -> Array:
     """
     node = x._node
     parts = key if type(key) is tuple else (key,)
-    value, evaluator = node.value, node.evaluator
-    if value is not None and evaluator.at_once and not Record.dry_runs and Record.placing is None and _is_basic(parts):
-        try:
-            found: Any = value[parts]
-        except IndexError:  # it is said as always
-            pass
-        else:
-            return shown(compact(found) if type(found) is np.ndarray else np.array(found), evaluator)
     if len(parts) == len(node.shape) and is_there(node) and _are_integers(parts):
         return given(np.array(node.value[parts]), node.evaluator)  # type: ignore[index]
     if type(key) is Record.array_type and key.dtype.kind in "iu" and key.shape and node.shape:
@@ -53,60 +43,6 @@ def read_index(x: Array, key: Any) -> Array:
             return given(np.array(x._value()[numpy_key(fixed, values)]), node.evaluator, place=node.place)
         indices = values
     return read(x, fixed, indices)
-
-
-def write_at_once(x: Array, key: Any, value: Any) -> bool:
-    """Do what ``x[key] = value`` does if that takes no time; return whether that was done.
-
-    Where nothing else can see the value of ``x``, it is written over, else a small one is copied.
-
-    Raises:
-        TypeError, ValueError, OverflowError: if numbers do not fit.
-    """
-    node = x._node
-    evaluator, found = node.evaluator, node.value
-    if not evaluator.at_once or type(found) is not np.ndarray or Record.dry_runs or Record.placing is not None:
-        return False
-    parts = key if type(key) is tuple else (key,)
-    try:
-        if not _is_basic(parts) or found[parts].size > evaluator.at_once:
-            return False
-        written = value._node.value if type(value) is Record.array_type else value_of(value, node.dtype)
-        if type(written) is not np.ndarray or not (
-            written.dtype is node.dtype or np.can_cast(written.dtype, node.dtype, "same_kind")
-        ):
-            return False
-        if found.base is None and found.flags.writeable and _references(x) == _alone(node.lease is not None):
-            quiet.run(_put, found, parts, written)
-        elif node.size <= evaluator.at_once:
-            copy = found.copy()
-            quiet.run(_put, copy, parts, written)
-            replace(x, shown(copy, evaluator))
-        else:
-            return False
-    except (IndexError, ValueError):  # it is said as always
-        return False
-    return True
-
-
-def _put(value: Any, key: Any, written: Any) -> None:
-    value[key] = written
-
-
-def _references(x: Array) -> tuple[int, int]:
-    """Numbers of references to the record and to the value of an array, those of the caller counted."""
-    return getrefcount(x._node), getrefcount(x._node.value)
-
-
-@cache
-def _alone(is_leased: bool) -> tuple[int, int]:
-    """The same for an array whose record and value nothing else refers to."""
-    x = shown(np.empty(2), Evaluator.default)
-    node = x._node
-    found = node.value
-    if is_leased:
-        node.lease = Lease(found, lambda _: None)
-    return _references(x) if found is not None else (0, 0)
 
 
 def write_index(x: Array, key: Any, value: Any) -> Array:
@@ -157,18 +93,6 @@ def _are_integers(parts: tuple[Any, ...]) -> bool:
     return True
 
 
-def _is_basic(parts: tuple[Any, ...]) -> bool:
-    """Return whether NumPy takes a key, if it is right, without a look at elements, and as it is meant here."""
-    for part in parts:
-        kind = type(part)
-        if kind is slice:
-            if not (type(part.start) in _ENDS and type(part.stop) in _ENDS and type(part.step) in _ENDS):
-                return False
-        elif kind not in _PLAIN:
-            return False
-    return True
-
-
 def _plain(parts: tuple[Any, ...], rank: int) -> Key | None:
     """A key without arrays, as `parsed` gives it; None for others, right or wrong."""
     found: list[Any] = []
@@ -191,7 +115,6 @@ def _plain(parts: tuple[Any, ...], rank: int) -> Key | None:
 
 
 _ENDS = (int, type(None))
-_PLAIN = (int, type(None), type(...))
 
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:

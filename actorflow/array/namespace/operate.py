@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from math import copysign, prod
+from math import copysign
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,12 +20,14 @@ from actorflow.array.record.primitives import (
     elementwise_primitive,
     reduction_primitive,
 )
-from actorflow.array.record.record import HOST, Evaluator, Input, Record, given, record, shown
+from actorflow.array.record.record import HOST, Evaluator, Input, Record, given, record
+from actorflow.core import desk
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import Cast
+from actorflow.ops.operation import axes_of
 from actorflow.ops.shaping import Reduction
 from actorflow.runtime.quiet import quiet
-from actorflow.spec import TensorSpec, broadcast_shapes
+from actorflow.spec import TensorSpec, broadcast_shapes, integers
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
@@ -131,9 +134,9 @@ def broadcast(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 def is_there(node: Record) -> bool:
     """Return whether a record's value is there, so that single elements can be computed at once."""
-    if Record.placing is not None and default_place() is not HOST:
+    if desk.placing is not None and default_place() is not HOST:
         return False
-    return type(node.value) is np.ndarray and not Record.dry_runs and not node.evaluator.sequential
+    return type(node.value) is np.ndarray and not desk.dry_runs and not node.evaluator.sequential
 
 
 def _of_numbers(op: ElementwisePrimitive, inputs: tuple[Input, ...], dtype: DType, evaluator: Evaluator) -> Array:
@@ -144,48 +147,15 @@ def _of_numbers(op: ElementwisePrimitive, inputs: tuple[Input, ...], dtype: DTyp
         quiet.run(op.compute, *values, out=out)
     except ValueError:  # it is raised where the value is asked for, as always
         return record(op, inputs, (), dtype, (), evaluator)
-    return given(out, evaluator) if evaluator.is_limited else shown(out, evaluator)
-
-
-def at_once(function: Callable[..., Any] | None, evaluator: Evaluator, work: int, *values: Any) -> Array | None:
-    """The result of a function of values that are there, of one axis at least, if that takes no time; else None.
-
-    The same as `record` does, before shapes and dtypes are looked at.
-    """
-    if work > evaluator.at_once or function is None or Record.dry_runs or Record.placing is not None:
-        return None
-    for value in values:
-        if type(value) is not np.ndarray:
-            return None
-    try:
-        return shown(quiet.run(function, *values), evaluator)
-    except Exception:  # noqa: BLE001  it is raised where the value is asked for, as always
-        return None
-
-
-def _quickly(op: ElementwisePrimitive, evaluator: Evaluator, work: int, *values: Any) -> Array | None:
-    """The same for an operation on elements, of any number of axes; the values are there."""
-    if work > evaluator.at_once or op.ufunc is None or Record.dry_runs or Record.placing is not None:
-        return None
-    try:
-        found = quiet.run(op.ufunc, *values)
-    except Exception:  # noqa: BLE001  likewise
-        return None
-    if type(found) is not np.ndarray:
-        found = np.asarray(found)
-    elif not found.flags.c_contiguous:
-        found = found.copy()
-    return shown(found, evaluator)
+    return given(out, evaluator) if evaluator.is_limited else desk.show(out, evaluator)
 
 
 def unary(op: ElementwisePrimitive, x: Array) -> Array:
     """Record an operation on each element of an array."""
     node = node_of(op.name, "x", x)
-    value = node.value
-    if value is not None:
-        found = _quickly(op, node.evaluator, node.size, value)
-        if found is not None:
-            return found
+    found: Array | None = op.loop.of_one(x)
+    if found is not None:
+        return found
     dtype = op.dtype(node.dtype)
     if not node.shape and is_there(node):
         return _of_numbers(op, (node,), dtype, node.evaluator)
@@ -194,51 +164,40 @@ def unary(op: ElementwisePrimitive, x: Array) -> Array:
 
 def binary(op: ElementwisePrimitive, x1: Any, x2: Any) -> Array:
     """Record an operation on each pair of elements; one of the two may be a number."""
+    found: Array | None = op.loop.of_two(x1, x2)
+    return recorded(op, x1, x2) if found is None else found
+
+
+def recorded(op: ElementwisePrimitive, x1: Any, x2: Any) -> Array:
+    """The same, where that is not computed at once."""
     kind = Record.array_type
-    if type(x1) is not kind:
+    if type(x1) is kind:
+        a: Input = x1._node
+        b: Input = x2._node if type(x2) is kind else constant(op.name, x2, a.dtype)
+    else:
         b = node_of(op.name, "one of the arguments", x2)
-        c = constant(op.name, x1, b.dtype)
-        return _with_constant(op, b, (c, b), c, c, b.value)
-    a = x1._node
-    if type(x2) is not kind:
-        c = constant(op.name, x2, a.dtype)
-        return _with_constant(op, a, (a, c), c, a.value, c)
-    b = x2._node
-    shape, left, right = a.shape, a.value, b.value
-    if shape != b.shape:
-        shape = broadcast(op.name, shape, b.shape)
-    if left is not None and right is not None:
-        found = _quickly(op, a.evaluator, a.size if shape is a.shape else prod(shape), left, right)
-        if found is not None:
-            return found
+        a = constant(op.name, x1, b.dtype)
+    shape = a.shape if a.shape == b.shape else broadcast(op.name, a.shape, b.shape)
     dtype = op.dtype(a.dtype, b.dtype)
-    if not shape and is_there(a) and is_there(b):
-        return _of_numbers(op, (a, b), dtype, a.evaluator)
-    return record(op, (a, b), shape, dtype, (), a.evaluator)
-
-
-def _with_constant(
-    op: ElementwisePrimitive,
-    node: Record,
-    inputs: tuple[Record, Value] | tuple[Value, Record],
-    c: Value,
-    left: Value | None,
-    right: Value | None,
-) -> Array:
-    shape = broadcast(op.name, node.shape, c.shape) if c.ndim else node.shape
-    if left is not None and right is not None:
-        found = _quickly(op, node.evaluator, node.size if shape is node.shape else prod(shape), left, right)
-        if found is not None:
-            return found
-    dtype = op.dtype(inputs[0].dtype, inputs[1].dtype)
-    if not shape and is_there(node):
-        return _of_numbers(op, inputs, dtype, node.evaluator)
-    return record(op, inputs, shape, dtype, (), node.evaluator)
+    nodes = [each for each in (a, b) if type(each) is Record]
+    if not shape and all(is_there(node) for node in nodes):
+        return _of_numbers(op, (a, b), dtype, nodes[0].evaluator)
+    return record(op, (a, b), shape, dtype, (), nodes[0].evaluator)
 
 
 def cast(x: Array, dtype: DType) -> Array:
     """The array with elements of another dtype; itself if it has it."""
-    return x if x._node.dtype == dtype else unary(_casting(dtype), x)
+    if x._node.dtype == dtype:
+        return x
+    found: Array | None = None
+    if dtype.kind not in "iu" or x._node.dtype.kind not in "fV":  # as an integer, what is too large is the nearest one
+        found = desk.call(_caster(dtype), x, is_view=False)
+    return unary(_casting(dtype), x) if found is None else found
+
+
+@lru_cache(maxsize=256)
+def _caster(dtype: DType) -> Callable[..., Value]:
+    return methodcaller("astype", dtype, "C")
 
 
 @lru_cache(maxsize=256)
@@ -277,18 +236,22 @@ def chosen(op: ElementwisePrimitive, condition: Any, x1: Any, x2: Any) -> Array:
 
 @lru_cache(maxsize=4_096)
 def _reduction(
-    kind: Any, axes: tuple[int, ...], keepdims: bool, shape: tuple[int, ...], dtype: DType
+    kind: Any, axis: int | tuple[int, ...] | None, keepdims: bool, shape: tuple[int, ...], dtype: DType
 ) -> tuple[ReductionPrimitive, tuple[int, ...], DType, tuple[Any, ...], Callable[..., Any] | None]:
     """The primitive of a reduction, shape and dtype of its result, its parameters, and what computes it at once."""
+    axes = axes_of(kind.function_name, axis, len(shape))
     op = reduction_primitive(kind, axes, keepdims)
     [spec] = op.operation.infer(TensorSpec(shape, dtype))
     params = axes, keepdims, spec.dtype
-    return op, spec.shape, spec.dtype, params, op.bound(params, spec.shape)
+    return op, spec.shape, spec.dtype, params, op.of_all(params)
 
 
-def reduced(kind: type[Reduction], x: Array, axes: tuple[int, ...], keepdims: bool) -> Array:
+def reduced(kind: type[Reduction], x: Array, axis: int | Sequence[int] | None, keepdims: bool) -> Array:
     """Record a reduction by a ufunc."""
-    node = x._node
-    op, shape, dtype, params, bound = _reduction(kind, axes, keepdims, node.shape, node.dtype)  # type: ignore[arg-type]
-    found = at_once(bound, node.evaluator, node.size, node.value)
+    node = node_of(kind.function_name, "x", x)
+    if axis is not None and type(axis) is not int:
+        axis = integers(axis)
+    keepdims = bool(keepdims)
+    op, shape, dtype, params, bound = _reduction(kind, axis, keepdims, node.shape, node.dtype)  # type: ignore[arg-type]
+    found: Array | None = desk.call(bound, x, is_view=False)
     return record(op, (node,), shape, dtype, params, node.evaluator, node.size) if found is None else found

@@ -30,17 +30,12 @@ if TYPE_CHECKING:
 Axis = int | Sequence[int] | None
 
 
-def _fold(kind: type[Reduction], x: Array, axis: Axis, keepdims: bool) -> Array:
-    axes = axes_of(kind.function_name, axis, len(node_of(kind.function_name, "x", x).shape))
-    return reduced(kind, x, axes, bool(keepdims))
-
-
 def _accumulated(kind: type[Reduction], x: Array, axis: Axis, dtype: npt.DTypeLike | None, keepdims: bool) -> Array:
     own = node_of(kind.function_name, "x", x).dtype
     if dtype is not None:
         wanted = np.dtype(dtype)
-        return cast(_fold(kind, cast(x, wanted), axis, keepdims), wanted)
-    return _fold(kind, cast(x, summed_dtype(own)) if own.kind == "b" else x, axis, keepdims)
+        return cast(reduced(kind, cast(x, wanted), axis, keepdims), wanted)
+    return reduced(kind, cast(x, summed_dtype(own)) if own.kind == "b" else x, axis, keepdims)
 
 
 def sum(x: Array, /, *, axis: Axis = None, dtype: npt.DTypeLike | None = None, keepdims: bool = False) -> Array:
@@ -79,7 +74,7 @@ def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
         >>> xp.max(xp.asarray([[1, 5], [7, 2]]), axis=0)
         Array([7, 5], dtype=int64)
     """
-    return _fold(ReduceMax, x, axis, keepdims)
+    return reduced(ReduceMax, x, axis, keepdims)
 
 
 def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -89,7 +84,7 @@ def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
         >>> xp.min(xp.asarray([[1, 5], [7, 2]]), axis=0)
         Array([1, 2], dtype=int64)
     """
-    return _fold(ReduceMin, x, axis, keepdims)
+    return reduced(ReduceMin, x, axis, keepdims)
 
 
 def _truth(x: Array) -> Array:
@@ -103,7 +98,7 @@ def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
         >>> print(xp.all(xp.asarray([[1, 0], [2, 3]]), axis=1))
         [False  True]
     """
-    return _fold(ReduceAll, _truth(x), axis, keepdims)
+    return reduced(ReduceAll, _truth(x), axis, keepdims)
 
 
 def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
@@ -113,7 +108,7 @@ def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
         >>> print(xp.any(xp.asarray([[0, 0], [2, 0]]), axis=1))
         [False  True]
     """
-    return _fold(ReduceAny, _truth(x), axis, keepdims)
+    return reduced(ReduceAny, _truth(x), axis, keepdims)
 
 
 def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:

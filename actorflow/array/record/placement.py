@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from actorflow.array.record.primitives import PART, Primitive
 from actorflow.array.record.record import HOST, Input, Record, record
+from actorflow.core import desk
 from actorflow.devices import check_place
 from actorflow.errors import PlaceError
 from actorflow.place import Place
@@ -102,7 +103,7 @@ def accelerator_of(node: Record) -> Place | None:
 
 def _watch_places(place: Place) -> None:
     if place is not HOST:
-        Record.placing = _placed
+        desk.placing = _placed
 
 
 def _moved(node: Record, place: Place) -> Array:

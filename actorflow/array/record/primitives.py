@@ -13,12 +13,15 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.core import Loop, desk
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.indexing import Slice, numpy_key
+from actorflow.ops.linalg import Matmul
+from actorflow.ops.nn.activation import Sigmoid
 from actorflow.ops.operation import Operation
 from actorflow.ops.registry import find_kernel, load_library
 from actorflow.ops.rows import Elementwise, of_ufunc
-from actorflow.ops.shaping import Reduction, Transpose
+from actorflow.ops.shaping import Reduction, Reshape, Transpose
 from actorflow.spec import TensorSpec
 
 Value = npt.NDArray[Any]
@@ -48,6 +51,8 @@ class Primitive:
         into: Whether ``compute`` takes ``out``, a buffer for the result.
         owns: Whether ``compute`` takes ``owned``, which tells that it may write into its first input.
         threaded: Whether ``compute`` uses all cores by itself.
+        loop: Computes it at once, if it is a function of one or two operands; None for others.
+        turned: Of a product of two matrices, which of them are transposed; None for other operations.
         returns: Computes the same, and makes the array of the result; None if it does not always have its type.
         operation: What it computes, as graphs know it; None for what they do not have.
     """
@@ -55,7 +60,9 @@ class Primitive:
     elementwise: ClassVar[bool] = False
     reduction: ClassVar[bool] = False
     into = owns = threaded = False
+    turned: tuple[bool, bool] | None = None
     operation: Any = None
+    loop: Loop | None = None
     returns: Callable[..., Any] | None = None
 
     def __init__(
@@ -120,6 +127,20 @@ def touched(op: Primitive, inputs: Sequence[Any], size: int) -> int:
 PART = Primitive("part", lambda parts, i: parts[i], view=True)
 
 
+class _Logistic:
+    """The logistic function at once, by the loops of the functions that its kernel calls."""
+
+    def __init__(self) -> None:
+        self._loops = [Loop(function) for function in (np.negative, np.exp, np.add, np.divide)]
+
+    def of_one(self, x: Any) -> Any:
+        """The result for an array of single or double precision."""
+        negative, exp, add, divide = self._loops
+        if desk.there(x) is None or x.dtype.char not in "fd":
+            return None
+        return divide.of_two(1.0, add.of_two(exp.of_one(negative.of_one(x)), 1.0))
+
+
 class ElementwisePrimitive(Primitive):
     """An elementwise operation; several of them are computed in one pass.
 
@@ -141,6 +162,7 @@ class ElementwisePrimitive(Primitive):
         if isinstance(operation.function, np.ufunc) and operation.types is None and not operation.parameters:
             self.ufunc = operation.function
             self.returns = partial(self.ufunc, order="C")
+        self.loop: Any = _Logistic() if type(operation) is Sigmoid else Loop(self.ufunc)
         super().__init__(
             operation.function_name, operation.into if operation.function else self._by_kernel, prompt=True
         )
@@ -220,9 +242,13 @@ class ReductionPrimitive(Primitive):
         return self.ufunc.reduce(x, axis=axes, keepdims=keepdims, dtype=dtype)
 
     def bound(self, params: Any, shape: tuple[int, ...]) -> Callable[..., Any] | None:
+        return self.of_all(params) if shape else None
+
+    def of_all(self, params: Any) -> Callable[..., Any]:
+        """Computes the same; a number where no axis is left."""
         axes, keepdims, dtype = params
         axis = axes[0] if len(axes) == 1 else axes  # NumPy takes a microsecond longer for a tuple
-        return partial(self.ufunc.reduce, axis=axis, keepdims=keepdims, dtype=dtype) if shape else None
+        return partial(self.ufunc.reduce, axis=axis, keepdims=keepdims, dtype=dtype)
 
 
 @lru_cache(maxsize=4_096)
@@ -246,7 +272,7 @@ class OperationPrimitive(Primitive):
     random = _is_one_call = False
 
     def __init__(self, operation: Operation, dtype: DType, outputs: int) -> None:
-        quick = _VIEWS.get(type(operation))
+        quick = VIEWS.get(type(operation))
         compute = operation.compute if quick is None else quick(operation)
         super().__init__(operation.function_name, compute, view=operation.is_view)
         self.operation = operation
@@ -270,6 +296,8 @@ class OperationPrimitive(Primitive):
         else:
             self.compute, self.into = self._compute_into, True
             self.threaded = kernel.threaded
+            if isinstance(operation, Matmul) and not operation.batch:
+                self.turned = operation.transpose_a, operation.transpose_b
 
     def _compute_into(self, *inputs: Any, out: Value) -> None:
         self._call([*inputs], [out])
@@ -304,9 +332,10 @@ class OperationPrimitive(Primitive):
 #: Modules whose operations take as long for each element as those on elements do.
 _BRIEF = frozenset(f"actorflow.ops.{name}" for name in ("indexing", "reductions", "shaping"))
 #: Views that one call of the interpreter's own makes.
-_VIEWS: dict[type[Operation], Callable[[Any], Callable[..., Any]]] = {
+VIEWS: dict[type[Operation], Callable[[Any], Callable[..., Any]]] = {
     Slice: lambda operation: itemgetter(numpy_key(operation.key)),
     Transpose: lambda operation: methodcaller("transpose", operation.axes),
+    Reshape: lambda operation: methodcaller("reshape", operation.shape),
 }
 
 

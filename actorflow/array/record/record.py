@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from itertools import count
 from math import prod
 from pathlib import Path
 from types import CodeType
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from actorflow.array.record.primitives import PART, DType, Primitive, Value, as_recorded
+from actorflow.core import Holder, Node, desk
 from actorflow.errors import GraphError, OpError, OutOfMemoryError
 from actorflow.graph.nodes import Site
 from actorflow.place import Place
@@ -46,17 +46,16 @@ class _OwnFiles(dict[str, bool]):
 _is_own = _OwnFiles()
 #: The CPU, compared by identity.
 HOST = Place()
+desk.place = HOST
 #: Elements to be computed from which on a worker looks at the records; fewer are not worth a thread.
 WORTH_A_LOOK = 65_536
-_next_number = count().__next__
-_new: Any = object.__new__
 #: Dtype of the record of an operation with several results, whose value is a tuple.
 SEVERAL = np.dtype(object)
 #: The dry run that a function is traced in, the records whose values it has asked for, and the number of its first one.
 _tracing: ContextVar[tuple[Evaluator, list[Record], int] | None] = ContextVar("actorflow-array-tracing", default=None)
 
 
-class Record:
+class Record(Node):
     """The record of one operation, or of a value that was given.
 
     Attributes:
@@ -77,32 +76,21 @@ class Record:
             was never shown, or its value was there before.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_code",
-        "_instruction",
-        "dtype",
-        "error",
-        "evaluator",
-        "handle",
-        "inputs",
-        "lease",
-        "number",
-        "op",
-        "params",
-        "place",
-        "shape",
-        "size",
-        "unit",
-        "value",
-    )
+    __slots__ = ()
 
     #: `Array`; set where it is defined, since it is built on records.
     array_type: ClassVar[type[Array]]
-    #: Number of dry runs there are.
-    dry_runs: ClassVar[int] = 0
-    #: Says where an operation is computed, once there are arrays on accelerators; see `record.placement`.
-    placing: ClassVar[Callable[[Primitive, tuple[Input, ...], bool], tuple[tuple[Input, ...], Place]] | None] = None
+    op: Primitive | None
+    inputs: tuple[Input, ...]
+    dtype: DType
+    place: Place
+    evaluator: Evaluator
+    value: Value | None
+    error: Error | None
+    lease: Lease | None
+    handle: weakref.ref[Any] | None
+    _code: CodeType
+    _instruction: int
 
     def __init__(
         self,
@@ -123,12 +111,6 @@ class Record:
         self.size = prod(shape) if shape else 1
         self.place = place
         self.evaluator = evaluator
-        self.number = _next_number()
-        self.value: Value | None = None
-        self.error: Error | None = None
-        self.unit: Any = None
-        self.lease: Lease | None = None
-        self.handle: weakref.ref[Any] | None = None
         if op is None:  # a given value cannot fail, so its line is never needed
             return
         if origin is None:
@@ -175,7 +157,7 @@ class Record:
 
     def unheld(self) -> Array:
         """An array that reads this record, and is not the user's."""
-        array = object.__new__(self.array_type)
+        array: Array = Holder.__new__(self.array_type)
         array._node = self
         return array
 
@@ -198,6 +180,7 @@ class Lease:
         self._reclaim(self._value)
 
 
+desk.node_type = Record
 Input = Record | Value
 #: The reason why a record has no value.
 Error = OpError | OutOfMemoryError
@@ -236,7 +219,7 @@ class Evaluator:
         self.dry_run = dry_run
         self.sequential = self.is_limited = self.takes_programs = False
         if dry_run:
-            Record.dry_runs += 1
+            desk.dry_runs += 1
             weakref.finalize(self, _end_dry_run)
         # No locks here: these are used while recording.
         self.pending: deque[weakref.ref[Array]] = deque()
@@ -275,7 +258,7 @@ class Evaluator:
 
 
 def _end_dry_run() -> None:
-    Record.dry_runs -= 1
+    desk.dry_runs -= 1
 
 
 def _ignore(value: Any) -> None:
@@ -317,20 +300,20 @@ def record(
     """
     if place is None:
         place = HOST
-        if Record.placing is not None and _tracing.get() is None:
-            inputs, place = Record.placing(op, inputs, False)
+        if desk.placing is not None and _tracing.get() is None:
+            inputs, place = desk.placing(op, inputs, False)
     if evaluator is None:
         evaluator = next(each for each in inputs if type(each) is Record).evaluator
-    if Record.dry_runs:  # a result of an array without a value has none either
+    if desk.dry_runs:  # a result of an array without a value has none either
         dry = next((each.evaluator for each in inputs if type(each) is Record and each.evaluator.dry_run), None)
         traced = _tracing.get()
         evaluator = dry or (traced[0] if traced is not None else evaluator)
     if op.prompt and evaluator.at_once and place is HOST and (op.view or prod(shape) + work <= evaluator.at_once):
-        found = _at_once(op, inputs, shape, dtype, params, evaluator)
+        found = computed(op, inputs, params, shape, dtype, evaluator)
         if found is not None:
             return found
     node = Record(op, inputs, shape, dtype, params, evaluator, place)
-    array: Array = _new(Record.array_type)
+    array: Array = Holder.__new__(Record.array_type)
     array._node = node
     node.handle = handle = weakref.ref(array)
     evaluator.pending.append(handle)
@@ -342,22 +325,29 @@ def record(
     return array
 
 
-#: Bytes of a part of an array up to which it is copied, so that it does not keep the whole.
-COPIED_BYTES = 65_536
-
-
-def _at_once(
+def computed(
     op: Primitive,
-    inputs: tuple[Input, ...],
+    inputs: Sequence[Any],
+    params: tuple[Any, ...],
     shape: tuple[int, ...],
     dtype: DType,
-    params: tuple[Any, ...],
     evaluator: Evaluator,
+    bound: Callable[..., Any] | None = None,
 ) -> Array | None:
-    """The result of an operation that takes less time than to record and plan it, if what it reads is there."""
+    """The result of an operation on arrays, records and constants, if what it reads is there."""
+    found: Any = None
+    if op.loop is not None and len(inputs) < 3:
+        found = op.loop.of_one(*inputs) if len(inputs) == 1 else op.loop.of_two(*inputs)
+    elif op.turned is not None:
+        found = desk.product(inputs[0], inputs[1], *op.turned)
+    elif bound is not None and len(inputs) == 1:
+        found = desk.call(bound, inputs[0], op.view)
+    if found is not None:
+        return found  # type: ignore[no-any-return]
     values = []
     for each in inputs:
-        value = each.value if type(each) is Record else each
+        node = each._node if type(each) is Record.array_type else each
+        value = node.value if type(node) is Record else node
         if type(value) is not np.ndarray:
             return None
         values.append(value)
@@ -368,18 +358,13 @@ def _at_once(
             out = np.empty(shape, dtype)
             quiet.run(op.compute, *values, *params, out=out)
         else:
-            out = compact(as_recorded(quiet.run(op.compute, *values, *params), shape, dtype))
+            out = as_recorded(quiet.run(op.compute, *values, *params), shape, dtype)
     except Exception:  # noqa: BLE001  it is raised where the value is asked for, as always
         return None
-    return shown(out, evaluator)
-
-
-def compact(value: Value) -> Value:
-    """The value; a copy of a small part of an array, which would keep the whole."""
-    base = value.base
-    if base is not None and value.nbytes < COPIED_BYTES and value.nbytes * 2 < getattr(base, "nbytes", 0):
-        return value.copy()
-    return value
+    if type(out) is not np.ndarray:  # several results
+        return None
+    shown: Array = desk.hand(out, evaluator)
+    return shown
 
 
 def parts_of(whole: Record, specs: Iterable[TensorSpec]) -> list[Array]:
@@ -438,7 +423,7 @@ def replace(array: Array, by: Array) -> None:
         GraphError: if the array would lose its value to a dry run, which has none.
     """
     node = by._node
-    if Record.dry_runs:
+    if desk.dry_runs:
         _check_kept(array._node, node)
     if node.place is not array._node.place:
         node = by.to_device(array._node.place)._node
@@ -467,24 +452,11 @@ def given(value: Value, evaluator: Evaluator, counted: bool = False, place: Plac
         counted: Whether the evaluator made the value.
         place: Where the array is to live.
     """
-    array = shown(value, evaluator)
+    array: Array = desk.show(value, evaluator)
     array._node.lease = evaluator.lease(value)
     if not counted:
         evaluator.count(value)
     return array if place is HOST else array.to_device(place)
-
-
-def shown(value: Value, evaluator: Evaluator) -> Array:
-    """An array with a small value that is there, as `given` makes it."""
-    node: Record = _new(Record)  # without a call of its `__init__`, which would take most of the time
-    node.op = node.error = node.unit = node.lease = None
-    node.inputs = node.params = ()
-    node.shape, node.dtype, node.size = value.shape, value.dtype, value.size
-    node.place, node.evaluator, node.number, node.value = HOST, evaluator, _next_number(), value
-    node.handle = None  # nobody asks whether an array shows what is there
-    array: Array = _new(Record.array_type)
-    array._node = node
-    return array
 
 
 class InterruptedStepError(Exception):

@@ -13,9 +13,10 @@ import numpy as np
 
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import LARGE, PART, Numbered, Value, as_recorded
-from actorflow.array.record.record import COPIED_BYTES, HOST, SEVERAL, InterruptedStepError, called
+from actorflow.array.record.record import HOST, SEVERAL, InterruptedStepError, called
 from actorflow.array.record.steps import Step, reached
 from actorflow.array.transforms.to_graph import as_blob, translate
+from actorflow.core import MOST_COPIED_BYTES
 from actorflow.errors import OpError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op
@@ -286,4 +287,4 @@ def _compact(value: Any) -> Any:
     base = value.base if type(value) is np.ndarray else None
     if base is None or value.nbytes * 2 >= getattr(base, "nbytes", 0):
         return value
-    return value.copy() if value.nbytes < COPIED_BYTES or getrefcount(base) <= _IN_VIEW else value
+    return value.copy() if value.nbytes < MOST_COPIED_BYTES or getrefcount(base) <= _IN_VIEW else value

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from actorflow.array.array import Array
 from actorflow.array.record.placement import TRANSFER
@@ -13,17 +11,12 @@ from actorflow.array.record.primitives import touched
 from actorflow.array.record.record import (
     HOST,
     WORTH_A_LOOK,
-    Evaluator,
     Record,
     bytes_of,
-    shown,
+    computed,
 )
 from actorflow.array.record.steps import describe, reached, steps_of
-from actorflow.ops.step import StepError
-from actorflow.spec import TensorSpec
-
-if TYPE_CHECKING:
-    from actorflow.array.transforms.program import Program
+from actorflow.core import desk
 
 #: Load of what is computed only if it is asked for, so that forgotten records are looked at now and then.
 _LATER = WORTH_A_LOOK >> 8
@@ -64,77 +57,64 @@ class Recipe:
         self._load = sum([node.size for node in nodes])
         self._bytes = sum([*map(bytes_of, nodes)])
         work = sum([touched(node.op, node.inputs, node.size) for node in nodes if node.op is not None])
-        self._is_brief = work <= _BRIEF and all(op.pure and op is not TRANSFER for op, *_ in self._steps)
         steps = [*steps_of(description.entries)]
-        own = reached(steps, [self._outputs[i] for i in prompt])
-        self._rest = [i for i in reached(steps, self._outputs) if i not in own]
-        read = [each for i in self._rest for each in steps[i].reads]
-        #: Positions of what is computed at once.
-        self._results = [*dict.fromkeys(i for i in (*self._outputs, *read) if i in own)]
-        self._calls = 0  # whose inputs were there
-        self._program: Program | None = None
+        own = reached(steps, [self._outputs[i] for i in prompt]) if work <= _BRIEF else {}
+        #: Whether each step is computed at once.
+        self._at_once = [i in own and step.op.pure and step.op is not TRANSFER for i, step in enumerate(steps)]
+        self._bound = [step.op.bound(step.params, step.shape) for step in steps]
+        #: Whether each follows from constants alone; then it is computed once, and its value.
+        self._is_constant: list[bool] = []
+        fed = {-1 - i for i, _ in self._fed}
+        for i, step in enumerate(steps):
+            read = [self._is_constant[each] if each >= 0 else each not in fed for each in step.reads]
+            self._is_constant.append(all(read) and self._at_once[i] and i not in self._outputs)
+        self._constants: list[Any] = [None] * len(steps)
+        last = {each: i for i, step in enumerate(steps) for each in step.reads}
+        #: For each step, those whose results nothing reads after it.
+        self._freed: list[list[int]] = [[] for _ in steps]
+        for each, i in last.items():
+            if each >= 0 and each not in self._outputs:
+                self._freed[i].append(each)
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """The outputs for arrays, in the place of the inputs."""
-        read: list[Any] = [*[x._node for x in arrays], *self.captured]
-        evaluator = next((node.evaluator for node in read if node.evaluator.dry_run), read[0].evaluator)
+        read: list[Any] = [*arrays, *[node.unheld() for node in self.captured]]
+        evaluator = next((x._node.evaluator for x in read if x._node.evaluator.dry_run), read[0]._node.evaluator)
         given = self._given.copy()
         for i, position in self._fed:
             given[i] = read[position]
-        computed: list[Array] = []
-        if self._is_brief and evaluator.at_once and Record.placing is None:
-            computed = self._computed(given, evaluator)
-        arrays_by = dict(zip(self._results, computed, strict=False))
-        nodes: list[Any] = [None] * len(self._steps)
-        for i, x in arrays_by.items():
-            nodes[i] = x._node
-        place = HOST
-        for i in self._rest if computed else range(len(nodes)):
-            op, params, shape, dtype, row, _ = self._steps[i]
-            reads: tuple[Any, ...] = tuple([nodes[each] if each >= 0 else given[-1 - each] for each in row])
-            if not op.pure:
-                reads, params = op.again(reads, given[-1 - params])
-            if op is TRANSFER:
-                params = (reads[0].place if type(reads[0]) is Record else HOST, place := params[1])
-            elif Record.placing is not None:
-                reads, place = Record.placing(op, reads, True)
-            nodes[i] = Record(op, reads, shape, dtype, params, evaluator, place, self._origins[i])
-        recorded = [nodes[i] for i in self._outputs if i not in arrays_by]
-        found = [arrays_by[i] if i in arrays_by else nodes[i].show() for i in self._outputs]
-        evaluator.pending.extend([node.handle for node in recorded])
-        evaluator.load += _LATER if computed else self._load
-        if evaluator.is_limited:
-            evaluator.recorded_bytes.append(self._bytes)
-        if evaluator.load > evaluator.threshold:
-            for node in recorded:
-                evaluator.notice(node)
-        return found
-
-    def _computed(self, given: list[Any], evaluator: Evaluator) -> list[Array]:
-        """Values that are computed at once, from the second call on that has all inputs; else none."""
-        values = given.copy()
-        for i, _ in self._fed:
-            values[i] = value = given[i].value
-            if type(value) is not np.ndarray:
-                return []
-        if self._program is None:
-            self._calls += 1
-            if self._calls == 1:
-                return []
-            from actorflow.array.transforms.program import Given, Program
-
-            inputs = {i for i, _ in self._fed}
-            kinds = [
-                Given(TensorSpec(x.shape, x.dtype), number=None if i in inputs else x) for i, x in enumerate(values)
-            ]
-            self._program = Program([*steps_of(self._steps)], kinds, self._results)
-        try:
-            found = self._program(values)
-        except StepError:  # it is raised where the value is asked for, as always
-            return []
-        for x in found:
-            evaluator.count(x)
-        return [shown(x, evaluator) for x in found]  # their memory is the program's to use again
+        is_open = evaluator.at_once and desk.placing is None and not desk.dry_runs
+        found: list[Any] = self._constants.copy() if is_open else [None] * len(self._steps)
+        later = []
+        for i, (op, params, shape, dtype, row, _) in enumerate(self._steps):
+            inputs = [found[each] if each >= 0 else given[-1 - each] for each in row]
+            if is_open and self._at_once[i] and found[i] is None:
+                found[i] = computed(op, inputs, params, shape, dtype, evaluator, self._bound[i])
+                if self._is_constant[i] and found[i] is not None:
+                    self._constants[i] = found[i] = found[i]._node.value
+            if found[i] is None:
+                place = HOST
+                reads: tuple[Any, ...] = tuple([each._node if type(each) is Array else each for each in inputs])
+                if not op.pure:
+                    reads, params = op.again(reads, given[-1 - params])
+                if op is TRANSFER:
+                    params = (reads[0].place if type(reads[0]) is Record else HOST, place := params[1])
+                elif desk.placing is not None:
+                    reads, place = desk.placing(op, reads, True)
+                found[i] = Record(op, reads, shape, dtype, params, evaluator, place, self._origins[i]).show()
+                later.append(i)
+            for j in self._freed[i]:
+                found[j] = None
+        if later:
+            evaluator.pending.extend([found[i]._node.handle for i in self._outputs if i in later])
+            evaluator.load += self._load if len(later) == len(found) else _LATER
+            if evaluator.is_limited:
+                evaluator.recorded_bytes.append(self._bytes)
+            if evaluator.load > evaluator.threshold:
+                for i in self._outputs:
+                    if not found[i]._node.done:
+                        evaluator.notice(found[i]._node)
+        return [found[i] for i in self._outputs]
 
 
 def needed(results: Sequence[Record], known: Sequence[Record], first: int) -> tuple[list[Record], list[Record]]:
