@@ -70,7 +70,8 @@ class Faults:
         freezes: That a rank stands still for a while, of up to ``frozen_s``.
         frozen_s: How long, in seconds of the simulation.
         memory: That a call of an op raises MemoryError.
-        late: That bytes of a connection are on their way for up to ``slow_s``.
+        late: That bytes of a connection, or a message between ranks, are on their way for up to ``slow_s``.
+        cuts: That a rank is cut off for a while, of up to ``frozen_s``: what it sends, and what it is sent, is late.
         hangs_up: That a connection is lost, in the middle of a message or between two.
         full: That a step of writing a file of `actorflow.checkpoint` finds no room on the disk.
         lies: That what is flushed to the disk is lost all the same when power fails.
@@ -93,6 +94,7 @@ class Faults:
     freezes: float = 0.0
     frozen_s: float = 1.0
     memory: float = 0.0
+    cuts: float = 0.0
     late: float = 0.0
     hangs_up: float = 0.0
     full: float = 0.0
@@ -415,6 +417,7 @@ class _Loop(VirtualTimeLoop):
         self._disk = Disk(self, self._cut_power)
         self.has_begun = self.has_no_power = False
         self.process: asyncio.Task[object]
+        self._cut_off: dict[int, float] = {}  # until when ranks are
         self._broken: list[str] = []  # what may never be, and was
         self.stopped: set[asyncio.Task[object]] = set()
         super().__init__()
@@ -634,7 +637,9 @@ class _Loop(VirtualTimeLoop):
             task.cancel()
 
     def threaten(self, world: LocalWorld, tasks: list[asyncio.Task[object]]) -> None:
-        """Draw which ranks stop or stand still, and when."""
+        """Draw which ranks stop, stand still or are cut off, and when; and have messages be late."""
+        if self._faults.late or self._faults.cuts:
+            world.mail.delay_s = self._message_delay_s
         for rank, task in enumerate(tasks):
             what = f"rank {rank}: stops"
             if self._draws.chance(self._faults.stops, what):
@@ -648,15 +653,32 @@ class _Loop(VirtualTimeLoop):
                 self.call_later(begin_s, self._tell_of, what, world.freeze, rank)
                 self.call_later(end_s, self._tell_of, f"rank {rank}: goes on", world.thaw, rank)
 
+            what = f"rank {rank}: is cut off"
+            if self._draws.chance(self._faults.cuts, what):
+                begin_s = self._draws.duration_s(1e-6, 1.0, f"{what} after a while")
+                end_s = begin_s + self._draws.duration_s(1e-6, self._faults.frozen_s, f"{what} so long")
+                self.call_later(begin_s, self._tell_of, what, partial(self._cut_off.__setitem__, rank), end_s)
+
+    def _message_delay_s(self, stream: Any) -> float:
+        ranks = [each for each in stream if isinstance(each, int)][:2]
+        if len(ranks) < 2 or stream[0] in ("sent", "received"):
+            return 0.0  # it stays on a rank
+        end_s = max(self._cut_off.get(rank, 0.0) for rank in ranks)
+        if end_s > self.time():
+            return end_s - self.time()
+        what = f"message {' '.join(map(str, stream))}"
+        is_late = self._draws.chance(self._faults.late, f"{what}: is late")
+        return self._draws.duration_s(1e-3, self._faults.slow_s, f"{what}: how late") if is_late else 0.0
+
     def _stop(self, world: LocalWorld, rank: int, task: asyncio.Task[object]) -> None:
         if not task.done():
             self._tell_of(f"rank {rank}: stops", world.kill, rank)
             self.stopped.add(task)
             task.cancel()
 
-    def _tell_of(self, what: str, call: Callable[[int], None], rank: int) -> None:
+    def _tell_of(self, what: str, call: Callable[..., None], *args: Any) -> None:
         self._course.note(self, what)
-        call(rank)
+        call(*args)
 
     # -- the end ----------------------------------------------------------------------------------------------------
 

@@ -90,12 +90,10 @@ FAULTS = [
     Planted("ranks", "ranks.edges:Exchange.receive", "serial % WINDOW", "0"),
     # Accelerators.
     Planted("accelerators", "actors.frame:Frame.announce", "if fence is not None:", "if False:"),
-    Planted("accelerators", "actors.op:OpActor._waits_for", "if not elsewhere:", "if True:"),
     Planted("accelerators", "devices.stream:StreamLane.wait_until", "self.stream.wait(other.mark(number))", "pass"),
     # Files.
     Planted("checkpoints", f"{_FILE}:write_atomically", "_sync(temporary, os.O_RDWR)", "pass"),
     Planted("checkpoints", f"{_FILE}:write_atomically", "_sync(path.parent, os.O_RDONLY)", "pass"),
-    Planted("checkpoints", f"{_FILE}:write_atomically", "_clear(path)", "pass"),
     Planted("checkpoints", "checkpoint.folder:Checkpoints._save", "await snap",
             "self._prune(frozenset(range(99)))\n        await snap"),
     Planted("checkpoints", "checkpoint.folder:Checkpoints._prune", "[-self.keep]", "[0]"),

@@ -92,8 +92,11 @@ async def variables() -> object:
         kept = [graph.variable(name, [2], init=np.zeros(2)) for name in ("v", "w")]
         for variable in kept:
             [variable, x] >> graph.function(f"add to {variable.name}", lambda a, b: a + b) >> [variable]
-        feeds = [{x: np.full(2, 2.0**number, np.float32)} for number in range(5)]
-        found = await settled(*[graph.run(feed, atomic=True) for feed in feeds])
+
+        async def one(number: int) -> None:
+            await graph.run({x: np.full(2, 2.0**number, np.float32)}, atomic=True)
+
+        found = await settled(*map(one, range(5)))
         values = [variable.value.tolist() for variable in kept]
         well = sum(2.0**number for number, each in enumerate(found) if not isinstance(each, BaseException))
         assert values == [[well, well]] * 2, (values, found)
@@ -479,7 +482,7 @@ KINDS: dict[str, Kind] = {
         pipelines,
     )
 } | {
-    "ranks": Kind(ranks, replace(FAULTS, cancels=0.0, stops=0.2, freezes=0.2), 2),
+    "ranks": Kind(ranks, replace(FAULTS, cancels=0.0, stops=0.2, freezes=0.2, late=0.05, cuts=0.2), 2),
     "checkpoints": Kind(checkpoints, Faults(slow=0.1, fails=0.02, full=0.03, power=0.05)),
     "lying_disks": Kind(lying_disks, Faults(lies=0.3, power=0.1)),
     "serving": Kind(serving, replace(FAULTS, late=0.02, hangs_up=0.1)),

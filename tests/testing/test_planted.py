@@ -29,17 +29,9 @@ QUICK = [
 
 
 @pytest.mark.parametrize("fault", slow(FAULTS, but=QUICK), ids=str)
-def test_it_is_found_and_replayed(fault: Planted) -> None:
+def test_it_is_found_replayed_and_shrunk(fault: Planted) -> None:
     with plant(fault):
         seed = first_seed(fault, SEEDS)
         assert seed is not None
         assert failure(fault, seed) == failure(fault, seed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS, ids=str)
-def test_it_is_shrunk(fault: Planted) -> None:
-    with plant(fault):
-        seed = first_seed(fault, SEEDS)
-        assert seed is not None
         assert len(KINDS[fault.kind].shrink(seed)) <= STEPS

@@ -225,6 +225,15 @@ class TestFaults:
                 ends.add(af.PeerLostError)
         assert ends == {tuple, af.PeerLostError}
 
+    def test_messages_are_late_and_ranks_cut_off(self) -> None:
+        def longest_s(**chances: float) -> float:
+            faults = Faults(slow_s=50, frozen_s=50, **chances)
+            return max(simulate(KINDS["ranks"].program, seed=seed, ranks=2, faults=faults).time_s for seed in range(6))
+
+        assert longest_s() < 0.1
+        assert longest_s(late=0.2) > 1
+        assert longest_s(cuts=1) > 1
+
     def test_chances_are_checked(self) -> None:
         with pytest.raises(ValueError, match=r"Faults: fails must be from 0 to 1, got 2"):
             Faults(fails=2)
