@@ -429,6 +429,7 @@ class _Loop(VirtualTimeLoop):
         if simulation.work is not None:
             raise RuntimeError("a simulation cannot be begun within another one")
         simulation.work, simulation.call_at, simulation.disk = self._work, self._call_at, self._disk.step
+        self.set_exception_handler(self._report)
         core.set_clock(self._clock_ns)
         team.keep_single()  # sums are not to depend on threads
         collects = gc.isenabled()
@@ -438,6 +439,7 @@ class _Loop(VirtualTimeLoop):
         finally:
             team.release_single()
             core.set_clock(None)
+            self.set_exception_handler(lambda *_: None)  # that a program which hangs has left tasks is no news
             simulation.work = simulation.call_at = simulation.disk = None
             self._disk.close()
             for resources in self._adopted:  # a rank that was killed has not closed its own
@@ -679,6 +681,11 @@ class _Loop(VirtualTimeLoop):
     def _tell_of(self, what: str, call: Callable[..., None], *args: Any) -> None:
         self._course.note(self, what)
         call(*args)
+
+    def _report(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Something has failed that nobody waits for: in a callback, not in a task of the program."""
+        if "never retrieved" not in context["message"]:
+            self._broken.append(f"{context['message']}: {context.get('exception')!r}")
 
     # -- the end ----------------------------------------------------------------------------------------------------
 

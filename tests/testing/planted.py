@@ -45,6 +45,7 @@ FAULTS = [
     Planted("budgets", f"{_BUDGET}.retry", "self._parked.append(entry)", "pass"),
     Planted("budgets", f"{_BUDGET}._count_freed", "self.shared[taken[0]] -= taken[1]", "pass"),
     Planted("budgets", f"{_BUDGET}._fits", "not (frame is oldest and actor.index == account.next)", "True"),
+    Planted("budgets", f"{_BUDGET}._fits", "self.shared[place] + need > capacity", "0 > capacity"),
     Planted("budgets", f"{_BUDGET}.ended", "self.retry()", "pass"),
     # Calls of ops.
     Planted("budgets", f"{_ATTEMPTS}.end", "timer.cancel()", "pass"),

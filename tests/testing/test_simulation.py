@@ -134,6 +134,15 @@ def test_a_program_that_does_not_end_is_told_with_what_it_waits_for() -> None:
     assert caught.value.__notes__[-1].startswith("again: af.testing.simulate(program, seed=3, faults=Faults(slow=0.5)")
 
 
+def test_a_failure_that_nobody_waits_for() -> None:
+    async def program() -> None:
+        asyncio.get_running_loop().call_soon(lambda: 1 / 0)
+        await asyncio.sleep(1)
+
+    with pytest.raises(SimulationError, match=r"Exception in callback .*ZeroDivisionError"):
+        simulate(program, seed=0)
+
+
 class TestConnections:
     @staticmethod
     async def program() -> tuple[int, int]:
