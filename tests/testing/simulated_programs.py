@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import numpy as np
@@ -492,4 +492,6 @@ KINDS: dict[str, Kind] = {
 def outcome(name: str, seed: int) -> list[str]:
     """Trace of a program of a kind under a seed, and how it ended."""
     found = KINDS[name].simulate(seed)
-    return [repr(found)] if isinstance(found, BaseException) else [*found.trace, repr(found.value)]
+    if isinstance(found, BaseException):
+        return [re.sub(rf"{re.escape(gettempdir())}/\w+", "", repr(found))]  # it may name a file
+    return [*found.trace, repr(found.value)]
