@@ -39,10 +39,13 @@ class Simulation:
     Attributes:
         work: Called with a lane that is given work, which it is to do; None where threads do it.
         call_at: Has something called at a time of `actorflow.core.clock_ns`; None where threads wait for it.
+        disk: Called before each step of writing a file: "write", "flush", "replace", the path, and what it replaces. It
+            raises what the step fails with, and nothing is flushed.
     """
 
     work: Callable[[Any], None] | None = None
     call_at: Callable[[int, Callable[[], None]], None] | None = None
+    disk: Callable[[str, Any, Any], None] | None = None
 
 
 simulation = Simulation()

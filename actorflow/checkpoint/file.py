@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from actorflow.errors import CheckpointError, listed, require
 from actorflow.graph.nodes import Variable
+from actorflow.threads import simulation
 
 #: End of the names of folders that a killed process left behind, after the name of the file they were made for.
 LEFTOVER = r"\.\d+-\d+\.tmp"
@@ -43,10 +44,12 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         _writing.add(number)  # now: another process may have had both numbers
         folder.mkdir()
         temporary = folder / path.name
+        _begin("write", temporary)
         write(temporary)
         # A writer that goes by way of a temporary file gives it that one's mode: the owner's alone.
         temporary.chmod(folder.stat().st_mode & 0o666)
         _sync(temporary, os.O_RDWR)  # Windows wants to write what it flushes
+        _begin("replace", temporary, path)
         os.replace(temporary, path)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -78,7 +81,15 @@ def _is_written(process: int, number: int) -> bool:
     return True
 
 
+def _begin(step: str, path: Path, to: Path | None = None) -> None:
+    if simulation.disk is not None:
+        simulation.disk(step, path, to)
+
+
 def _sync(path: Path, flags: int) -> None:
+    _begin("flush", path)
+    if simulation.disk is not None:
+        return
     descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)

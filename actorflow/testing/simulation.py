@@ -28,6 +28,7 @@ from actorflow.errors import ActorflowError, DeviceError, real, seconds, whole
 from actorflow.plan.plan import PlannedOp
 from actorflow.runtime.resources import Resources
 from actorflow.testing.clock import VirtualTimeLoop
+from actorflow.testing.disk import Disk
 from actorflow.testing.faults import FaultyBuild, planted
 from actorflow.testing.network import Network
 from actorflow.threads import simulation
@@ -69,8 +70,13 @@ class Faults:
         freezes: That a rank stands still for a while, of up to ``frozen_s``.
         frozen_s: How long, in seconds of the simulation.
         memory: That a call of an op raises MemoryError.
-        late: That bytes of a connection are on their way for up to ``slow_s``.
+        late: That bytes of a connection, or a message between ranks, are on their way for up to ``slow_s``.
+        cuts: That a rank is cut off for a while, of up to ``frozen_s``: what it sends, and what it is sent, is late.
         hangs_up: That a connection is lost, in the middle of a message or between two.
+        full: That a step of writing a file of `actorflow.checkpoint` finds no room on the disk.
+        lies: That what is flushed to the disk is lost all the same when power fails.
+        power: That power fails before a step of writing a file: the program is cancelled, and begun again on what is
+            left on the disk. Files that were not flushed are torn.
         blocks: That the loop is blocked for up to ``blocked_s``, or its clock jumps so far, before an op begins.
         blocked_s: How long, in seconds of the simulation.
 
@@ -88,8 +94,12 @@ class Faults:
     freezes: float = 0.0
     frozen_s: float = 1.0
     memory: float = 0.0
+    cuts: float = 0.0
     late: float = 0.0
     hangs_up: float = 0.0
+    full: float = 0.0
+    lies: float = 0.0
+    power: float = 0.0
     blocks: float = 0.0
     blocked_s: float = 1.0
 
@@ -341,7 +351,7 @@ class _Course:
 
     async def _limited(self, loop: _Loop) -> Any:
         if self._ranks == 1:
-            tasks = [asyncio.create_task(self._program())]
+            tasks = [asyncio.create_task(self._begun(loop))]
         else:
             world = LocalWorld(self._ranks, self._seed)
             tasks = [asyncio.create_task(self._rank(transport)) for transport in world.transports]
@@ -360,6 +370,23 @@ class _Course:
             raise SimulationError(text)
         values = tuple([None if task in loop.stopped else task.result() for task in [*failed, *tasks]])
         return values if self._ranks > 1 else values[0]
+
+    async def _begun(self, loop: _Loop) -> object:
+        """Run the program; again, whenever power has failed."""
+        while True:
+            loop.has_begun = False  # this task is the program itself, and is not cancelled as one that it makes
+            task = loop.process = asyncio.create_task(self._program())
+            loop.has_begun = True
+            try:
+                await asyncio.wait([task])
+            finally:
+                task.cancel()  # as this is, if it is
+            if not loop.has_no_power:
+                return await task
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()
+            loop.start_again()
 
     async def _rank(self, transport: LocalTransport) -> object:
         simulated_rank.set(transport)
@@ -387,7 +414,11 @@ class _Loop(VirtualTimeLoop):
         self._network = Network(self, self)
         self._quiet = Context()
         self._quiet.run(np.seterr, all="ignore")  # as on the threads of lanes
-        self.has_begun = False
+        self._disk = Disk(self, self._cut_power)
+        self.has_begun = self.has_no_power = False
+        self.process: asyncio.Task[object]
+        self._cut_off: dict[int, float] = {}  # until when ranks are
+        self._broken: list[str] = []  # what may never be, and was
         self.stopped: set[asyncio.Task[object]] = set()
         super().__init__()
         self.set_task_factory(self._make_task)  # type: ignore[arg-type]
@@ -397,7 +428,8 @@ class _Loop(VirtualTimeLoop):
         """Have lanes, accelerators and clocks of this process turn to this loop."""
         if simulation.work is not None:
             raise RuntimeError("a simulation cannot be begun within another one")
-        simulation.work, simulation.call_at = self._work, self._call_at
+        simulation.work, simulation.call_at, simulation.disk = self._work, self._call_at, self._disk.step
+        self.set_exception_handler(self._report)
         core.set_clock(self._clock_ns)
         team.keep_single()  # sums are not to depend on threads
         collects = gc.isenabled()
@@ -407,7 +439,9 @@ class _Loop(VirtualTimeLoop):
         finally:
             team.release_single()
             core.set_clock(None)
-            simulation.work = simulation.call_at = None
+            self.set_exception_handler(lambda *_: None)  # that a program which hangs has left tasks is no news
+            simulation.work = simulation.call_at = simulation.disk = None
+            self._disk.close()
             for resources in self._adopted:  # a rank that was killed has not closed its own
                 for device in resources.devices.values():
                     device.close()
@@ -432,7 +466,7 @@ class _Loop(VirtualTimeLoop):
         home, engine = resources.dispatcher, resources.graph.root._engine
         # What is drawn for a frame is to follow from the seed alone, whatever the graph has run before.
         first = 0 if engine is None else engine.next_number
-        home.take = partial(self._take, home, resources.graph.name, first)
+        home.take = partial(self._take, home, resources, first)
         home.slice_ns = 0
         if engine is not None and engine.resources is resources:
             others = [each for each in planted(engine) if not isinstance(each, _Everywhere)]
@@ -446,8 +480,12 @@ class _Loop(VirtualTimeLoop):
 
     # -- what is drawn ------------------------------------------------------------------------------------------
 
-    def _take(self, home: Dispatcher, graph: str, first: int) -> tuple[Any, Any]:
-        ready = home.ready
+    def _take(self, home: Dispatcher, resources: Resources, first: int) -> tuple[Any, Any]:
+        ready, graph, budget = home.ready, resources.graph.name, resources.budget
+        if budget is not None:
+            for place, most in budget.capacities.items():
+                if budget.shared[place] > most:
+                    self._broken.append(f"graph {graph!r} took {budget.shared[place]} of {most} bytes on {place}")
         ready.rotate(-self._draws.below(len(ready), f"graph {graph}: what goes next"))
         actor, frame = ready.popleft()
         what = f"graph {graph}: the loop is blocked"
@@ -559,6 +597,29 @@ class _Loop(VirtualTimeLoop):
         is_lost = self._draws.chance(self._faults.hangs_up, f"{what}: is lost")
         return self._draws.duration_s(1e-6, 1.0, f"{what}: is lost after a while") if is_lost else None
 
+    # -- the disk ---------------------------------------------------------------------------------------------------
+
+    def strikes(self, fault: str) -> bool:
+        """See `Chances` of disks."""
+        chance = {"is full": self._faults.full, "lies": self._faults.lies, "loses power": self._faults.power}[fault]
+        if not self._draws.chance(chance, f"disk: it {fault}"):
+            return False
+        self._course.note(self, f"disk: it {fault}")
+        return True
+
+    def below(self, most: int, what: str) -> int:
+        """See `Chances` of disks."""
+        return self._draws.below(most, what)
+
+    def _cut_power(self) -> None:
+        self.has_no_power = True
+        self.call_soon(self.process.cancel)
+
+    def start_again(self) -> None:
+        """There is power again, and nothing of the program that ran."""
+        self._disk.start()
+        self.has_no_power = False
+
     # -- tasks ------------------------------------------------------------------------------------------------------
 
     def _make_task(
@@ -578,7 +639,9 @@ class _Loop(VirtualTimeLoop):
             task.cancel()
 
     def threaten(self, world: LocalWorld, tasks: list[asyncio.Task[object]]) -> None:
-        """Draw which ranks stop or stand still, and when."""
+        """Draw which ranks stop, stand still or are cut off, and when; and have messages be late."""
+        if self._faults.late or self._faults.cuts:
+            world.mail.delay_s = self._message_delay_s
         for rank, task in enumerate(tasks):
             what = f"rank {rank}: stops"
             if self._draws.chance(self._faults.stops, what):
@@ -592,15 +655,37 @@ class _Loop(VirtualTimeLoop):
                 self.call_later(begin_s, self._tell_of, what, world.freeze, rank)
                 self.call_later(end_s, self._tell_of, f"rank {rank}: goes on", world.thaw, rank)
 
+            what = f"rank {rank}: is cut off"
+            if self._draws.chance(self._faults.cuts, what):
+                begin_s = self._draws.duration_s(1e-6, 1.0, f"{what} after a while")
+                end_s = begin_s + self._draws.duration_s(1e-6, self._faults.frozen_s, f"{what} so long")
+                self.call_later(begin_s, self._tell_of, what, partial(self._cut_off.__setitem__, rank), end_s)
+
+    def _message_delay_s(self, stream: Any) -> float:
+        ranks = [each for each in stream if isinstance(each, int)][:2]
+        if len(ranks) < 2 or stream[0] in ("sent", "received"):
+            return 0.0  # it stays on a rank
+        end_s = max(self._cut_off.get(rank, 0.0) for rank in ranks)
+        if end_s > self.time():
+            return end_s - self.time()
+        what = f"message {' '.join(map(str, stream))}"
+        is_late = self._draws.chance(self._faults.late, f"{what}: is late")
+        return self._draws.duration_s(1e-3, self._faults.slow_s, f"{what}: how late") if is_late else 0.0
+
     def _stop(self, world: LocalWorld, rank: int, task: asyncio.Task[object]) -> None:
         if not task.done():
             self._tell_of(f"rank {rank}: stops", world.kill, rank)
             self.stopped.add(task)
             task.cancel()
 
-    def _tell_of(self, what: str, call: Callable[[int], None], rank: int) -> None:
+    def _tell_of(self, what: str, call: Callable[..., None], *args: Any) -> None:
         self._course.note(self, what)
-        call(rank)
+        call(*args)
+
+    def _report(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Something has failed that nobody waits for: in a callback, not in a task of the program."""
+        if "never retrieved" not in context["message"]:
+            self._broken.append(f"{context['message']}: {context.get('exception')!r}")
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
@@ -621,10 +706,18 @@ class _Loop(VirtualTimeLoop):
             task.cancel()
         for _ in range(_PATIENCE_S):
             left = [text for resources in self._adopted for text in _left_by(resources)]
+            left += [f"a call on lane {lane.name!r}" for lane, count in self._busy.items() if count]
             if not left:
-                return
+                break
             self.run_until_complete(asyncio.sleep(1))
-        raise SimulationError(f"the program has ended and left {'; '.join(left)}")
+        else:
+            raise SimulationError(f"the program has ended and left {'; '.join(left)}")
+        counts = {resources.graph.name: resources.frames for resources in self._adopted}
+        self._broken += [
+            f"frames of graph {name!r} ended twice: {each}" for name, each in counts.items() if each.finished < 0
+        ]
+        if self._broken:
+            raise SimulationError(self._broken[0])
 
 
 class _Everywhere:

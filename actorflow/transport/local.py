@@ -25,7 +25,12 @@ class Mail:
     Args:
         rng: Chooses the messages that overtake others, and delays; None for neither. Letters of one stream are never
             overtaken.
+
+    Attributes:
+        delay_s: Says for how many seconds a letter of a stream is held, with those behind it; None for none.
     """
+
+    delay_s: Callable[[Hashable], float] | None = None
 
     def __init__(self, rng: random.Random | None) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -33,12 +38,14 @@ class Mail:
         self._letters: dict[Hashable, deque[_Letter]] = {}
         self._gone: set[int] = set()
         self._held: dict[int, list[_Letter]] = {}
+        self._late: set[Hashable] = set()  # streams that are held
         self._scheduled = False
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Name the loop. What was put before there was one is delivered; what another one did not deliver is not."""
         if self.loop is not None:
             self._letters.clear()
+            self._late.clear()
         self.loop = loop
         self._scheduled = False
         self._schedule()
@@ -51,6 +58,14 @@ class Mail:
     def put(self, stream: Hashable, rank: int | None, call: Callable[..., object], *args: Any) -> None:
         """Have ``call`` called, unless the rank has been dropped by then; None for no rank."""
         self._letters.setdefault(stream if self._rng else None, deque()).append((rank, call, args))
+        delay_s = 0.0 if self.delay_s is None or stream in self._late else self.delay_s(stream)
+        if delay_s and self.loop is not None:
+            self._late.add(stream)
+            self.loop.call_later(delay_s, self._comes, stream)
+        self._schedule()
+
+    def _comes(self, stream: Hashable) -> None:
+        self._late.discard(stream)
         self._schedule()
 
     def drop(self, rank: int) -> None:
@@ -71,7 +86,8 @@ class Mail:
             self._deliver(letter)
 
     def _schedule(self) -> None:
-        if self._letters and not self._scheduled and self.loop is not None and not self.loop.is_closed():
+        come = self._letters.keys() - self._late if self._late else self._letters
+        if come and not self._scheduled and self.loop is not None and not self.loop.is_closed():
             self._scheduled = True
             self.loop.call_soon(self._turn)
 
@@ -83,7 +99,7 @@ class Mail:
             for letter in self._letters.pop(None):
                 self.loop.call_soon(self._deliver, letter)
             return
-        streams = list(self._letters.items())
+        streams = [each for each in self._letters.items() if each[0] not in self._late]
         self._rng.shuffle(streams)
         for stream, letters in streams:
             for _ in range(self._rng.randint(-1, len(letters))):

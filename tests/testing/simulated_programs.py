@@ -8,12 +8,16 @@ import re
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import numpy as np
 
 import actorflow as af
-from actorflow.testing import Faults, InjectedError, Simulated, SimulationError, simulate
+from actorflow.checkpoint.file import DamagedError
+from actorflow.serve.app import SERVICE
+from actorflow.testing import Faults, InjectedError, Simulated, SimulationError, shrink, simulate
 
 Program = Callable[[], Coroutine[Any, Any, object]]
 
@@ -26,8 +30,10 @@ class NotServedError(Exception):
 EXPECTED = (af.OpTimeoutError, af.RunTimeoutError, asyncio.CancelledError)
 BY_FAULTS = (
     InjectedError,
+    DamagedError,
     MemoryError,
     af.DeviceError,
+    af.PeerFailedError,
     af.PeerLostError,
     ConnectionError,
     asyncio.IncompleteReadError,
@@ -40,7 +46,7 @@ FAULTS = Faults(fails=0.03, slow=0.05, threads=0.01, cancels=0.05, memory=0.01, 
 
 def is_expected(error: BaseException) -> bool:
     """Whether an error follows from a fault, at once or in turn."""
-    cause: BaseException | None = error
+    cause: BaseException | None = None if isinstance(error, AssertionError) else error
     while cause is not None:
         if isinstance(cause, EXPECTED) or (isinstance(cause, BY_FAULTS) and faulty.get()):
             return True
@@ -67,7 +73,7 @@ async def runs() -> object:
             await asyncio.sleep(0.003)
             return a + 1
 
-        a = graph.function("later", later, h.spec, retries=1)(h)
+        a = graph.function("later", later, h.spec, retries=1, backoff=0.005)(h)
         b = graph.function("double", lambda h: h * 2, h.spec)(h)
         y = af.ops.sum(a + b)
 
@@ -86,8 +92,11 @@ async def variables() -> object:
         kept = [graph.variable(name, [2], init=np.zeros(2)) for name in ("v", "w")]
         for variable in kept:
             [variable, x] >> graph.function(f"add to {variable.name}", lambda a, b: a + b) >> [variable]
-        feeds = [{x: np.full(2, 2.0**number, np.float32)} for number in range(5)]
-        found = await settled(*[graph.run(feed, atomic=True) for feed in feeds])
+
+        async def one(number: int) -> None:
+            await graph.run({x: np.full(2, 2.0**number, np.float32)}, atomic=True)
+
+        found = await settled(*map(one, range(5)))
         values = [variable.value.tolist() for variable in kept]
         well = sum(2.0**number for number, each in enumerate(found) if not isinstance(each, BaseException))
         assert values == [[well, well]] * 2, (values, found)
@@ -108,7 +117,9 @@ async def batches() -> object:
             np.testing.assert_allclose(result[y], 4 * np.exp(rows[:, 0]), rtol=1e-6)
             return number
 
-        return [type(each).__name__ for each in await settled(*map(one, range(12)))]
+        found = await settled(*map(one, range(12)))
+        assert batcher.statistics().waiting_rows == 0
+        return [type(each).__name__ for each in found]
 
 
 async def streams() -> object:
@@ -120,11 +131,12 @@ async def streams() -> object:
         async def feeds() -> AsyncIterator[dict[Any, int]]:
             for number in range(12):
                 await asyncio.sleep(0.001)
+                assert stream.held < 3
                 yield {x: number}
 
-        found = []
+        found, stream = [], graph.stream(feeds(), in_flight=3)
         try:
-            async for result in graph.stream(feeds(), in_flight=3):
+            async for result in stream:
                 found.append(int(result[y]))
         except Exception as error:
             if not is_expected(error):
@@ -232,9 +244,10 @@ async def sessions() -> object:
     async with graph, graph.batched(max_rows=3, max_wait=0.002, max_sessions=3) as batcher:
 
         async def client(number: int) -> float:
-            async with batcher.session(timeout=None, ttl=100) as session:
+            async with batcher.session(timeout=None, ttl=0.5) as session:
                 known = 0.0
                 for step in range(4):
+                    assert batcher.statistics().sessions <= 3
                     try:
                         timeout = 0.003 if (number + step) % 5 == 0 else None
                         assert (await session.run({x: [number]}, timeout=timeout))[y].tolist() == [known + number]
@@ -266,6 +279,7 @@ async def iterations() -> object:
             steps = batcher.iterate({n: [number]}, **options)  # type: ignore[arg-type]
             try:
                 async for step in steps:
+                    assert expected > 1
                     expected = 3 * expected + 1 if expected % 2 else expected // 2
                     assert step[following].tolist() == [expected], (number, expected)
             finally:
@@ -360,7 +374,70 @@ async def serving() -> object:
 
         found = await settled(*map(client, range(8)))
         assert await server.drain(20) == 0
+        assert app[SERVICE]._account.held_bytes == 0
         return [type(each).__name__ for each in found]
+
+
+class Journal:
+    """What a program that saves checkpoints knows of them, however often power fails."""
+
+    def __init__(self) -> None:
+        self.folder = TemporaryDirectory()
+        self.begun = self.saved = 0  # the last step whose checkpoint was begun, and that was promised
+
+
+#: That of the program that runs, by its loop.
+_journals: dict[asyncio.AbstractEventLoop, Journal] = {}
+
+
+def forget_journals() -> None:
+    """Delete the files of a program that has ended."""
+    while _journals:
+        _journals.popitem()[1].folder.cleanup()
+
+
+async def checkpoints(lies: bool = False) -> object:
+    """A training goes on from its last checkpoint; what was saved is there, unless the disk has lied."""
+    loop = asyncio.get_running_loop()
+    if loop not in _journals:
+        forget_journals()
+        _journals[loop] = Journal()
+    journal, graph = _journals[loop], af.Graph("checkpoints")
+    x = graph.blob("x", [4])
+    kept = [graph.variable(name, [4], init=np.zeros(4)) for name in ("v", "w")]
+    for variable in kept:
+        [variable, x] >> graph.function(f"add to {variable.name}", lambda a, b: a + b, retries=9) >> [variable]
+    checkpoints = af.Checkpoints(graph, Path(journal.folder.name, "run"), keep=2)
+    async with graph:
+        try:
+            found = await checkpoints.load(fallback=True)
+        except af.CheckpointError as error:
+            if lies and not isinstance(error, DamagedError):  # all of them are damaged
+                raise
+            raise AssertionError("what was saved is not there") from error
+        step = 0 if found is None else found.position["step"]  # type: ignore[index]
+        assert (0 if lies else journal.saved) <= step <= journal.begun, (journal.saved, step, journal.begun)
+        assert [variable.value.tolist() for variable in kept] == [[step] * 4] * 2
+        while step < 4:
+            step += 1
+            await graph.run({x: np.ones(4, np.float32)}, atomic=True)
+            journal.begun = max(journal.begun, step)
+            try:
+                path = await checkpoints.save(step, position={"step": step})
+            except af.CheckpointError as error:
+                if "in the simulation" not in str(error):
+                    raise
+            else:
+                journal.saved = step
+                names = sorted(each.name for each in path.parent.iterdir() if not each.name.endswith(".damaged"))
+                assert names[-1] == path.name, names
+                assert len(names) <= 2, names
+        return step
+
+
+async def lying_disks() -> object:
+    """As `checkpoints`, on a disk that does not keep what it was told to."""
+    return await checkpoints(lies=True)
 
 
 @dataclass(frozen=True)
@@ -377,16 +454,25 @@ class Kind:
         Raises:
             Exception: if it does not hold what it promises.
         """
-        faults = self.faults if seed % 2 else None
-        token = faulty.set(faults is not None)
         try:
-            return simulate(self.program, seed=seed, ranks=self.ranks, faults=faults, time_limit_s=1000)
+            return self._under(seed, simulate)
         except Exception as error:
-            if faults is None or isinstance(error, SimulationError) or not is_expected(error):
+            if not seed % 2 or isinstance(error, SimulationError) or not is_expected(error):
                 raise
             return error
+
+    def shrink(self, seed: int) -> list[str]:
+        """The fewest events with which it does not hold what it promises; see `actorflow.testing.shrink`."""
+        return self._under(seed, shrink)
+
+    def _under(self, seed: int, run: Callable[..., Any]) -> Any:
+        token = faulty.set(bool(seed % 2))
+        try:
+            faults = self.faults if seed % 2 else None
+            return run(self.program, seed=seed, ranks=self.ranks, faults=faults, time_limit_s=1000)
         finally:
             faulty.reset(token)
+            forget_journals()
 
 
 KINDS: dict[str, Kind] = {
@@ -396,7 +482,9 @@ KINDS: dict[str, Kind] = {
         pipelines,
     )
 } | {
-    "ranks": Kind(ranks, replace(FAULTS, cancels=0.0, stops=0.2, freezes=0.2), 2),
+    "ranks": Kind(ranks, replace(FAULTS, cancels=0.0, stops=0.2, freezes=0.2, late=0.05, cuts=0.2), 2),
+    "checkpoints": Kind(checkpoints, Faults(slow=0.1, fails=0.02, full=0.03, power=0.05)),
+    "lying_disks": Kind(lying_disks, Faults(lies=0.3, power=0.1)),
     "serving": Kind(serving, replace(FAULTS, late=0.02, hangs_up=0.1)),
 }  # fmt: skip
 
@@ -404,4 +492,6 @@ KINDS: dict[str, Kind] = {
 def outcome(name: str, seed: int) -> list[str]:
     """Trace of a program of a kind under a seed, and how it ended."""
     found = KINDS[name].simulate(seed)
-    return [repr(found)] if isinstance(found, BaseException) else [*found.trace, repr(found.value)]
+    if isinstance(found, BaseException):
+        return [re.sub(rf"{re.escape(gettempdir())}/\w+", "", repr(found))]  # it may name a file
+    return [*found.trace, repr(found.value)]

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+
+import actorflow as af
 
 pytest_plugins = ["pytester"]
 
@@ -29,6 +33,16 @@ async def program():
         result = await graph.run({x: 1})
         return float(result[y]), asyncio.get_running_loop().time()
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    """Load all that the tests inside do: pytester unloads what they are the first to load, and half of a package."""
+    service: dict[str, Any] = {}
+    exec(SERVICE, service)
+    af.testing.simulate(service["program"], seed=0, time_limit_s=1e4)
+    with asyncio.Runner(loop_factory=af.testing.virtual_time_loop) as runner:
+        runner.run(service["program"]())
 
 
 @pytest.fixture

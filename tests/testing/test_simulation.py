@@ -134,6 +134,15 @@ def test_a_program_that_does_not_end_is_told_with_what_it_waits_for() -> None:
     assert caught.value.__notes__[-1].startswith("again: af.testing.simulate(program, seed=3, faults=Faults(slow=0.5)")
 
 
+def test_a_failure_that_nobody_waits_for() -> None:
+    async def program() -> None:
+        asyncio.get_running_loop().call_soon(lambda: 1 / 0)
+        await asyncio.sleep(1)
+
+    with pytest.raises(SimulationError, match=r"Exception in callback .*ZeroDivisionError"):
+        simulate(program, seed=0)
+
+
 class TestConnections:
     @staticmethod
     async def program() -> tuple[int, int]:
@@ -224,6 +233,15 @@ class TestFaults:
             except af.PeerLostError:
                 ends.add(af.PeerLostError)
         assert ends == {tuple, af.PeerLostError}
+
+    def test_messages_are_late_and_ranks_cut_off(self) -> None:
+        def longest_s(**chances: float) -> float:
+            faults = Faults(slow_s=50, frozen_s=50, **chances)
+            return max(simulate(KINDS["ranks"].program, seed=seed, ranks=2, faults=faults).time_s for seed in range(6))
+
+        assert longest_s() < 0.1
+        assert longest_s(late=0.2) > 1
+        assert longest_s(cuts=1) > 1
 
     def test_chances_are_checked(self) -> None:
         with pytest.raises(ValueError, match=r"Faults: fails must be from 0 to 1, got 2"):
