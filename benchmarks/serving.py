@@ -97,7 +97,7 @@ async def _of_requests(harness: Harness) -> list[Table]:
     async def batched(batcher: af.Batcher) -> float:
         async def caller() -> None:
             for _ in range(requests // _CLIENTS):
-                await batcher.run(model.feeds({"x": rows}))
+                await batcher.run({"x": rows})
 
         processor_s, start = process_time(), perf_counter()
         await asyncio.gather(*[caller() for _ in range(_CLIENTS)])

@@ -23,7 +23,7 @@ from heapq import heapify, heappop, heapreplace
 from operator import attrgetter
 from threading import get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, cast
 
 from actorflow.errors import (
     BatcherClosedError,
@@ -49,12 +49,29 @@ from actorflow.trace.batches import BatchCounters, BatchStatistics, Histogram
 from actorflow.trace.ring import EndedRequest
 
 if TYPE_CHECKING:
+    from actorflow.graph.nodes import Blob
     from actorflow.runtime.pause import Permit
 
 #: One step of priority counts as much as so many seconds of waiting.
 AGE_S = 1.0
 
 _ORDER = attrgetter("order")
+
+
+class Batching(TypedDict, total=False):
+    """Options of `Model.batched` and `Model.sessions`, as `Graph.batched` has them."""
+
+    max_rows: int
+    max_wait: float
+    buckets: Sequence[int] | None
+    queue_rows: int
+    key: Callable[[dict[Any, Any]], Hashable] | None
+    pad: Callable[[list[dict[Any, Any]]], Sequence[Mapping[Any, Any]]] | None
+    in_flight: int
+    isolate: bool
+    axis: str | None
+    max_sessions: int
+    max_cells: int | None
 
 
 class BatchOptions(NamedTuple):
@@ -257,6 +274,11 @@ class Batcher:
         powers = [1 << n for n in range((options.max_rows - 1).bit_length())]
         self._counters = BatchCounters(Histogram([*powers, options.max_rows]))
         forget_in_child(self)
+
+    def _known_by(self, inputs: Mapping[str, Blob], outputs: Mapping[str, Blob]) -> Self:
+        """The batcher, which takes feeds by these names, too, and gives results by these; for `Model.batched`."""
+        self._rows.known_by(inputs, outputs)
+        return self
 
     def __repr__(self) -> str:
         state = f"{self._waiting_rows} rows wait, {len(self._batches)} frames in flight"

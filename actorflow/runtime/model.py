@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 import numpy.typing as npt
 
@@ -17,7 +17,7 @@ from actorflow.plan.validate import chosen, states_of
 if TYPE_CHECKING:
     from actorflow.checkpoint.weights import LoadedWeights
     from actorflow.graph.graph import Fetch
-    from actorflow.runtime.batched import Batcher
+    from actorflow.runtime.batched import Batcher, Batching
 
 
 _T = TypeVar("_T")
@@ -357,10 +357,8 @@ class Model:
                 return self.graph.resolve(name)
         return self.values[name]
 
-    def batched(self, **options: Any) -> Batcher:
-        """`Graph.batched` with the outputs fetched; takes its other arguments.
-
-        Its results know blobs, and not the model's names: ``result[model.outputs["scores"]]``.
+    def batched(self, **options: Unpack[Batching]) -> Batcher:
+        """`Graph.batched` with the outputs fetched; takes its other arguments, and feeds by the names of inputs.
 
         Example:
             >>> import asyncio
@@ -369,15 +367,15 @@ class Model:
             >>> model = af.Model(graph, {"values": x}, {"total": af.ops.sum(x, 1)})
             >>> async def main():
             ...     async with graph, model.batched(max_rows=16) as batcher:
-            ...         result = await batcher.run(model.feeds({"values": [[1, 2]]}))
-            ...         return result[model.outputs["total"]]
+            ...         return (await batcher.run({"values": [[1, 2]]}))["total"]
             >>> asyncio.run(main())
             array([3.], dtype=float32)
         """
-        return self.graph.batched(fetch=[*dict.fromkeys(self.outputs.values())], **options)
+        fetch = [*dict.fromkeys(self.outputs.values())]
+        return self.graph.batched(fetch=fetch, **options)._known_by(self.inputs, self.outputs)
 
     def sessions(
-        self, state: Mapping[str, str], *, fixed: Mapping[str, npt.ArrayLike] | None = None, **options: Any
+        self, state: Mapping[str, str], *, fixed: Mapping[str, npt.ArrayLike] | None = None, **options: Unpack[Batching]
     ) -> Batcher:
         """`batched` for callers that come again: some inputs go on from outputs, for each session by itself.
 
@@ -398,7 +396,7 @@ class Model:
             ...     async with graph, model.sessions({"before": "after"}) as batcher, batcher.session() as session:
             ...         for value in 8, 0, 0:
             ...             result = await session.run({"x": [[value]]})
-            ...         return result[model.outputs["y"]]
+            ...         return result["y"]
             >>> af.run(main())
             array([[2.]], dtype=float32)
         """
@@ -407,7 +405,7 @@ class Model:
         pairs = {inputs[name]: outputs[following] for name, following in state.items()}
         fetch = [blob for blob in dict.fromkeys(self.outputs.values()) if blob not in pairs.values()]
         given = {inputs[name]: value for name, value in (fixed or {}).items()}
-        return self.graph.batched(fetch=fetch, state=pairs, fixed=given, **options)
+        return self.graph.batched(fetch=fetch, state=pairs, fixed=given, **options)._known_by(self.inputs, self.outputs)
 
 
 def _sources(graph: Graph, outputs: Iterable[Blob]) -> list[Blob]:

@@ -255,6 +255,12 @@ class Rows:
                 return {**self.feeds(request), **values}
         return Request(arrays, request.rows, request.lengths)
 
+    def known_by(self, inputs: Mapping[str, Blob], outputs: Mapping[str, Blob]) -> None:
+        """Take feeds by these names, too, and give results by these."""
+        places = {source: index for index, source in enumerate(self._sources)}
+        self._index |= {name: places[blob] for name, blob in inputs.items() if blob in places}
+        self._result_names = {name: self._results[blob] for name, blob in outputs.items() if blob in self._results}
+
     def source(self, key: Any) -> Blob:
         """A source that requests feed, by itself or by its name.
 

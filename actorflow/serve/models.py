@@ -18,7 +18,7 @@ from actorflow.errors import GraphError, QueueFullError, did_you_mean, seconds, 
 from actorflow.graph.graph import Graph
 from actorflow.interchange import to_numpy
 from actorflow.plan.validate import states_of
-from actorflow.runtime.batched import Batcher
+from actorflow.runtime.batched import Batcher, Batching
 from actorflow.runtime.model import Model
 from actorflow.runtime.program import Result
 from actorflow.runtime.sessions import Session
@@ -130,7 +130,7 @@ class Hosted:
         self._batch_axis = batch_axis
         self._max_rows = max_rows
         self._waiting = 0
-        self._options = {
+        self._options: Batching = {
             "max_rows": max_rows,
             "max_wait": max_wait,
             "queue_rows": limits.queue_rows,
@@ -187,7 +187,7 @@ class Hosted:
     def _make_batcher(self) -> Batcher | None:
         """A batcher, which is opened once; None if requests do not share frames."""
         if self._fixed or self.keeps_state:
-            options = {**self._options, "max_rows": self._max_rows or 1}
+            options: Batching = {**self._options, "max_rows": self._max_rows or 1}
             return self.model.sessions(self._state, fixed=self._fixed, **options)
         if not self._max_rows:
             self.unbatched = "batched runs are turned off"
