@@ -30,6 +30,7 @@ from actorflow.threads import in_thread, start_thread
 from actorflow.web.api import routes
 from actorflow.web.http import Request, Writer
 from actorflow.web.live import LiveStream
+from tests.serve.serving import serve, ten_times
 from tests.support.effort import slow
 
 PACKAGE = Path(af.__file__).parent
@@ -248,6 +249,37 @@ async def checkpoint(system: System, folder: Path) -> AsyncIterator[Call]:
 
 
 @asynccontextmanager
+async def swapped(system: System, folder: Path) -> AsyncIterator[Call]:
+    """Weights that are checked and copied in a thread."""
+    graph = af.Graph("g")
+    w = graph.variable("w", ())
+    model = af.Model(graph, {"x": graph.blob("x", ())}, {"y": graph["x"] * w})
+
+    async def call() -> float:
+        before = w.value
+        await model.swap({"w": np.float32(7)})
+        found, w.value = float(w.value), before
+        return found
+
+    yield call
+    await graph.aclose()
+
+
+@asynccontextmanager
+async def loaded(system: System, folder: Path) -> AsyncIterator[Call]:
+    """A model that a server opens in a thread."""
+    async with serve({"net": ten_times}) as served:
+
+        async def call() -> int:
+            answer = await served.ask("/v2/repository/models/net/load", b"{}")
+            if answer.status != 200:
+                raise DeviceError(answer.json["error"])
+            return int(answer.status)
+
+        yield call
+
+
+@asynccontextmanager
 async def trace(system: System, folder: Path) -> AsyncIterator[Call]:
     """A trace that is saved in a thread."""
     graph = af.Graph("g")
@@ -389,6 +421,8 @@ CASES = {
         "devices.sim.timeline", transfer, "-sim:0", [0.0, 2.0, 4.0], (af.StageError, f"(?s)stage 'to.*{SIM}")
     ),
     "checkpoint": Case("checkpoint.checkpoint", checkpoint, EXECUTORS, ["saved"], (DeviceError, EXECUTOR)),
+    "swapped": Case("runtime.engine", swapped, EXECUTORS, 7.0, (DeviceError, EXECUTOR)),
+    "loaded": Case("serve.repository", loaded, EXECUTORS, 200, (DeviceError, f"'net' cannot be loaded: .*{EXECUTOR}")),
     "trace": Case("graph.graph", trace, EXECUTORS, True, (DeviceError, EXECUTOR)),
     "tapped": Case("threads", tapped, EXECUTORS, 2.0),
     "page": Case("web.live", page, EXECUTORS, 0),

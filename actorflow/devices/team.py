@@ -5,7 +5,7 @@ and so do threads of a pool, one for the whole process, as many as cores have no
 piece is chance; the pieces are the caller's, so that results do not depend on it. The word is OpenMP's.
 
 Linux may wake a thread on the core of the thread that wakes it, and move it to an idle one only some ms later, when
-short work is over. So a thread that begins to help moves away from the core of the one that it helps.
+short work is over. So those who help are told to stay off the core of the thread that invites them, before they wake.
 
 There is no telling whether other programs use a core. So the team looks at what help has brought, for each kind of
 work: where it brought nothing, such work is spread no more for a while (`Worth`).
@@ -40,6 +40,8 @@ _P = TypeVar("_P")
 WORTH_NS = 200_000
 #: Spread work must be faster than one thread by this factor to be worth the processor's time that it costs.
 _GAIN = 1.1
+#: Pieces for each core: more take time of their own, of fewer the last one is waited for longer.
+_PIECES = 3
 #: Kinds of work whose worth is known at a time.
 _MOST_KINDS = 4096
 
@@ -64,18 +66,6 @@ def _current_core_function() -> Callable[[], int | None]:
 
 
 _current_core = _current_core_function()
-
-
-def _leave(core: int | None) -> None:
-    """Move the calling thread away from a core; Linux may move it again, anywhere."""
-    if core is None or _current_core() != core:
-        return
-    allowed = os.sched_getaffinity(0)
-    others = allowed - {core}
-    if others:
-        with suppress(OSError):  # the cores of the process have been changed meanwhile
-            os.sched_setaffinity(0, others)
-            os.sched_setaffinity(0, allowed)
 
 
 class Worth:
@@ -117,10 +107,9 @@ class Worth:
 class _Call:
     """Pieces of work, and the threads that are at it."""
 
-    __slots__ = ("_core", "_done", "_ended", "_errors", "_lock", "_pieces", "_work", "_working")
+    __slots__ = ("_done", "_ended", "_errors", "_lock", "_pieces", "_work", "_working")
 
     def __init__(self, pieces: Sequence[Any], work: Callable[[Any], None]) -> None:
-        self._core = _current_core()
         self._pieces = deque(enumerate(pieces))
         self._work: Callable[[Any], None] | None = work
         self._errors: list[tuple[int, BaseException]] = []
@@ -136,7 +125,6 @@ class _Call:
         return len(self._pieces)
 
     def help(self, run: Callable[[Callable[[], int]], int]) -> None:
-        _leave(self._core)  # may take ms, for which the caller need not wait
         with self._lock:
             is_late = self._ended
             self._working += not is_late
@@ -239,6 +227,8 @@ class Team:
         self._members: tuple[Member, ...] = ()
         self._here = threading.local()
         self._threads = 0
+        self._helpers: list[int] = []  # native ids of these threads
+        self._avoided: int | None = None  # the core that they stay off
         self._invited = 0
         self._worths: dict[Hashable, Worth] = {}
         # A lane may be closed by the garbage collector at any moment, while BLAS is set, too: changes are only noted,
@@ -332,8 +322,14 @@ class Team:
         with self._lock:
             self._members = tuple(other for other in self._members if other is not member)
             ending, self._threads = (0 if self._members else self._threads), self._threads if self._members else 0
+            if ending:
+                self._helpers, self._avoided = [], None
         for _ in range(ending):
             self._calls.put(None)
+
+    def pieces(self, work_ns: float) -> int:
+        """Return in how many pieces work is worth being cut, whose results are the same for any number of pieces."""
+        return min(_PIECES * cores(), int(2 * work_ns / WORTH_NS))
 
     def can_help(self) -> bool:
         """Return whether this is a lane's thread, and a core is idle, which would take part in what is spread."""
@@ -394,17 +390,30 @@ class Team:
             count = min(count, self.idle)
             while self._threads < self._invited + count:
                 try:
-                    start_thread(self._help, "actorflow-team")
+                    thread = start_thread(self._help, "actorflow-team")
                 except DeviceError:  # none to be had: those that are there must do
                     count = self._threads - self._invited
                     break
                 self._threads += 1
+                self._helpers.append(thread.native_id or 0)
+                self._avoided = None
             count = max(0, count)
             self._invited += count
+            core = _current_core()
+            if core is not None and core != self._avoided:
+                self._avoid(core)
         for _ in range(count):
             # What a context holds (such as how NumPy treats overflows) holds for helpers, too.
             self._calls.put(partial(call.help, copy_context().run))
         return count
+
+    def _avoid(self, core: int) -> None:
+        """Have those who help stay off the core of the calling thread."""
+        self._avoided = core
+        others = os.sched_getaffinity(0) - {core}
+        for thread in self._helpers if others else ():
+            with suppress(OSError):  # the cores of the process have been changed meanwhile
+                os.sched_setaffinity(thread, others)
 
     def _work_together(self, call: _Call, pieces: int, worth: Worth) -> None:
         start, busy = perf_counter_ns(), thread_time_ns()

@@ -418,7 +418,8 @@ class Builder:
         writer = self._writers.get(slot.index)
         is_alike = is_alike and not (writer is not None and writer.kernel is not None and writer.kernel.returns)
         # What a body has handed on may still be read on another stream, by work that refers to it no more.
-        is_alike = is_alike and not isinstance(self.blobs[slot.index], stream.StreamViewActor)
+        handed_on = writer is not None and writer.bodies and isinstance(self.blobs[slot.index], stream.StreamViewActor)
+        is_alike = is_alike and not handed_on
         return is_alike and slot.readers == 1 and not isinstance(slot.blob, Variable)
 
 

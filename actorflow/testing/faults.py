@@ -100,8 +100,8 @@ def replace(graph: Graph, op: Op | str, by: Any) -> Replacement:
         >>> price = graph.function("ask", lambda x: x * 2, x.spec)(x)
         >>> with af.testing.replace(graph, "ask", 7):
         ...     print(graph.run_sync({x: 1})[price])
-        >>> print(graph.run_sync({x: 1})[price])
         7.0
+        >>> print(graph.run_sync({x: 1})[price])
         2.0
     """
     node = _op(graph, op)

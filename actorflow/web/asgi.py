@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar, Unpack
 from urllib.parse import quote
 
 from actorflow.graph.graph import Graph
+from actorflow.loop import end, ended_with, wait_out
 from actorflow.web.http import MAX_MESSAGE_BYTES, TAKING_TIMEOUT_S, CloseCode, Request, Response
 from actorflow.web.page import Page, PageOptions
 
@@ -74,7 +75,7 @@ async def unless_gone(request: _HasReceive, work: Awaitable[T]) -> T:
         ... async def double(number: float, request: Request) -> float:
         ...     return float((await af.web.unless_gone(request, graph.run({x: number})))[y])
     """
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(request.receive))
+    working, leaving = asyncio.create_task(_awaited(work)), asyncio.create_task(_gone(request.receive))
     try:
         await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
         if working.done():
@@ -82,9 +83,14 @@ async def unless_gone(request: _HasReceive, work: Awaitable[T]) -> T:
         leaving.result()
         raise importlib.import_module("starlette.exceptions").HTTPException(499, "the client has gone")
     finally:
-        ending = [task for task in (working, leaving) if task.cancel()]
-        if ending:
-            await asyncio.wait(ending)
+        for task in (working, leaving):
+            task.add_done_callback(ended_with)  # its error is seen, though nobody is told
+            end(task)
+        await wait_out([working, leaving])
+
+
+async def _awaited(work: Awaitable[T]) -> T:
+    return await work
 
 
 async def _gone(receive: Receive) -> None:

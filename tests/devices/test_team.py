@@ -254,19 +254,26 @@ def test_a_pause_where_help_brings_nothing(monkeypatch: pytest.MonkeyPatch) -> N
         assert spread[-1], "each kind of work by itself"
 
 
-@pytest.mark.parametrize("core", [4, 5, None])
+@pytest.mark.parametrize("core", [4, None])
 def test_helps_on_another_core(monkeypatch: pytest.MonkeyPatch, core: int | None) -> None:
     """On Linux, where a thread may wake on the core of the one that woke it; elsewhere cores are not known."""
     crew = Team(longest_pause=0)
     barrier = threading.Barrier(CORES)
-    caller = threading.current_thread()
-    moved: list[set[int]] = []
-    monkeypatch.setattr(team, "_current_core", lambda: 4 if threading.current_thread() is caller else core)
+    moved: list[tuple[int, set[int]]] = []
+    here = [core]
+    monkeypatch.setattr(team, "_current_core", lambda: here[0])
     monkeypatch.setattr(team.os, "sched_getaffinity", lambda thread: {4, 5, 6}, raising=False)
-    monkeypatch.setattr(team.os, "sched_setaffinity", lambda thread, cores: moved.append(set(cores)), raising=False)
+    monkeypatch.setattr(
+        team.os, "sched_setaffinity", lambda thread, cores: moved.append((thread, cores)), raising=False
+    )
     with joined(crew):
-        crew.spread(range(CORES), lambda piece: barrier.wait(PATIENCE_S))
-    assert sorted(moved, key=len) == ([{5, 6}] * (CORES - 1) + [{4, 5, 6}] * (CORES - 1) if core == 4 else [])
+        for here[0] in (core, core, core and 5):  # told when they begin, and when the caller is on another core
+            crew.spread(range(CORES), lambda piece: barrier.wait(PATIENCE_S))
+            rest(crew)
+        threads = {thread.native_id for thread in threading.enumerate() if thread.name == "actorflow-team"}
+    told = {thread: [cores for each, cores in moved if each == thread] for thread in threads}
+    assert told == {thread: [] if core is None else [{5, 6}, {4, 6}] for thread in threads}
+    assert len(threads) == CORES - 1
 
 
 def test_whether_somebody_can_help() -> None:

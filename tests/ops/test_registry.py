@@ -212,6 +212,7 @@ class TestPublicFace:
             *("AdagradUpdate", "AdamUpdate", "RmsPropUpdate", "SgdUpdate"),  # made by optimizers
             *("AllReduce", "Function", "Emitting", "Fused"),  # made by `nn.parallel`, graphs and plans
             "GeluTanh",  # a form of `gelu`
+            "CachedAttention",  # made by `Cache.attention`
             *("BatchNormInference", "LSTMGates"),  # the second operation of `batch_norm`, and part of `lstm_cell`
         }
 

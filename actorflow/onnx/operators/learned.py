@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -119,7 +120,7 @@ class Trees(Operation):
         x, *tables, weights = inputs
         found, x = np.empty((len(x), weights.shape[1])), np.ascontiguousarray(x)
         if (module := compiled("trees")) is not None and x.dtype in _WIDE and weights.dtype in _WIDE:
-            forest = kept(self).derived("trees").of(inputs[1:], lambda: _forest(module, *inputs[1:]))
+            forest = kept(self).derived("trees").of(inputs[1:], partial(_forest, module))
             forest.put(x.astype(np.float64, copy=False), found, _ORDERS.get(self.aggregate, 0))
         else:
             step = max(1, _AT_A_TIME // (len(tables[-1]) * weights.shape[1]))

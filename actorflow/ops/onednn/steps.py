@@ -15,7 +15,7 @@ from actorflow.devices.team import WORTH_NS, team
 from actorflow.ops import registry
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.kept import kept
-from actorflow.ops.cpu.parallel import MOST_PIECES, even_cuts
+from actorflow.ops.cpu.parallel import even_cuts
 from actorflow.ops.onednn.library import DST, SCRATCHPAD, SRC, Handle, UnsupportedError, libdnnl
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
@@ -214,7 +214,7 @@ class Divisible:
         """The pieces, if they give the bits that the result has."""
         assert self._cut is not None
         try:
-            pieces = self._cut(min(MOST_PIECES, int(self._work_ns * 2 / WORTH_NS)))
+            pieces = self._cut(team.pieces(self._work_ns))
         except UnsupportedError:
             return ()
         if len(pieces) < 2:
