@@ -68,7 +68,7 @@ SAME = [
 ]
 
 
-@pytest.mark.together("row", SAME, ids=str, at_once=15)
+@pytest.mark.together("row", SAME, ids=str, at_once=6)
 async def test_functions_of_blobs_give_what_numpy_gives(row: Row) -> None:
     for sample in row.drawn.smooth(3, 32):
         given = [x.real if row.name in OF_REAL else x for x in sample.drawn()]
