@@ -25,12 +25,13 @@ NEEDS = {
 #: Seconds for one command of a page.
 PATIENCE_S = 120
 
-#: Programs that import torch, or train or try much.
+#: Programs that import torch, run pytest, or train or try much.
 LONG = {
     "add-a-device: Check it",
     "interchange: In and out",
     "parallel: Data parallel",
     "parallel: Pipeline parallel",
+    "testing: A service's tests with pytest",
     "torch-weights: start",
 }
 SEPARATE = [

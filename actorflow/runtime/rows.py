@@ -385,10 +385,8 @@ class Rows:
             if self._brought:
                 # Copies: an array of the frame would be kept with the rows of others, or be changed by who has it.
                 request.states = [_cut(value, axis, start, stop).copy() for value, axis in nexts]
-                own = [value[start:stop] for value in values[: len(self._results)]]
-                yield Result(self._results, self._result_names, own, result.frames)
-            else:
-                yield result.rows(start, stop)
+            own = [value[start:stop] for value in values[: len(self._results)]]
+            yield Result(self._results, self._result_names, own, result.frames)
             start = stop
 
     def enter(self, batcher: Batcher) -> None:

@@ -160,7 +160,7 @@ def combine(kind: int, a: af.Blob, b: af.Blob) -> af.Blob:
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=25))
 def test_random_graphs_have_the_gradients_of_finite_differences(steps) -> None:
-    graph = af.Graph("g")
+    graph = af.Graph("g", sequential=True)
     sources = [graph.blob(f"x{i}", (2,), "float64") for i in range(3)]
     blobs = list(sources)
     for kind, i, j in steps:
