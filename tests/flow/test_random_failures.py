@@ -58,7 +58,7 @@ class Calling(Graphs):
         return x.graph.root.function(name, awaited if is_async else plain, x.spec)(x)
 
 
-@pytest.mark.together("seed", range(COUNT), at_once=20)
+@pytest.mark.together("seed", range(COUNT), at_once=10)
 async def test_nothing_is_left_and_the_next_run_is_right(seed: int) -> None:
     rng = random.Random(seed)
     program = Program(seed, rng.randint(1, 2), ALL_BODIES)

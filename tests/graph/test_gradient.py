@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import actorflow as af
 from actorflow import ops
 from actorflow.graph.gradient import trainable
-from tests.support.effort import slow
+from tests.support.effort import FULL, slow
 
 
 def scalar(graph: af.Graph, x: af.Blob) -> af.Blob:
@@ -157,7 +157,7 @@ def combine(kind: int, a: af.Blob, b: af.Blob) -> af.Blob:
             return ops.scale(a, -0.7)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=300 if FULL else 40)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=25))
 def test_random_graphs_have_the_gradients_of_finite_differences(steps) -> None:
     graph = af.Graph("g", sequential=True)

@@ -44,7 +44,7 @@ SMOOTH = [each for each in samples() if has_slopes(*each)]
 SMALL = [(row, sample) for row, sample in SMOOTH if is_small(sample) and is_real(row, sample)]
 
 
-@pytest.mark.together(("row", "sample"), cases(SMALL), at_once=30)
+@pytest.mark.together(("row", "sample"), cases(SMALL), at_once=15)
 def test_gradients_are_those_of_differences(row: Row, sample: Sample) -> None:
     arrays = sample.inputs("float64")
     check_gradient(sample.operation, *arrays, wrt=by(sample, arrays))

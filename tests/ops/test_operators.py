@@ -51,7 +51,7 @@ def check(expression: Function, *values: Any) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-14, strict=True)
 
 
-@pytest.mark.together(("function", "value", "other", "number"), BINARY, at_once=10)
+@pytest.mark.together(("function", "value", "other", "number"), BINARY, at_once=5)
 def test_both_operands_are_blobs_numbers_or_arrays(function: Function, value: Any, other: Any, number: Any) -> None:
     check(function, value, other)
     check(lambda x: function(x, other), value)

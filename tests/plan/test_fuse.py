@@ -292,7 +292,7 @@ TAILS: dict[str, Callable[[af.Blob], af.Blob]] = {
 }
 
 
-@pytest.mark.together("dtype", ["float16", "float32", *slow(["float64"])], at_once=20)
+@pytest.mark.together("dtype", ["float16", "float32", *slow(["float64"])], at_once=10)
 @pytest.mark.together("special", [0.0, np.nan, np.inf, -np.inf, -0.0])
 @pytest.mark.together("tail", TAILS)
 def test_chains_of_networks_give_the_same_to_the_bit(tail: str, special: float, dtype: str) -> None:
