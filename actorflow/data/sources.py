@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from actorflow.data.dataset import Dataset, Split, stratified_split
 from actorflow.data.images import read_image
-from actorflow.errors import DataError, require, whole
+from actorflow.errors import DataError, real, require, whole
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _DTYPES: dict[int, np.dtype[Any]] = {
@@ -129,11 +129,12 @@ def digits(*, seed: int = 0, test_share: float = 0.2) -> Dataset:
         >>> data.train.images.shape, data.test.labels.shape
         ((1438, 8, 8, 1), (359,))
     """
+    seed = whole("seed", seed, 0, error=DataError)
+    test_share = real("test_share", test_share, above=0, below=1, error=DataError)
     sklearn = require("sklearn.datasets", extra="demo", purpose="the digits data set")
     bunch = sklearn.load_digits()
     images = np.asarray(bunch.images / 16, dtype=np.float32)[..., np.newaxis]
     labels = np.asarray(bunch.target)
-    seed = whole("seed", seed, 0, error=DataError)
     train, test = stratified_split(images, labels, test_share=test_share, rng=np.random.default_rng(seed))
     return Dataset("digits", train, test, tuple(str(digit) for digit in range(10)))
 
