@@ -60,6 +60,7 @@ async def test_what_was_read_in_steps_is_as_if_it_was_read_at_once(
         assert batcher.statistics().blocks == 0
 
 
+@pytest.mark.skipif(kernels.compiled("cached") is None, reason="NumPy reads them here")
 def test_the_kernel_reads_blocks_of_sessions_alone() -> None:
     random = np.random.default_rng(0)
     for new, heads, groups, features in ((1, 4, 4, 16), (3, 4, 2, 5), (5, 6, 1, 8)):
