@@ -179,7 +179,8 @@ def _of_us(path: str, backend: str, folder: str) -> dict[str, Any]:
     try:
         af.run(run())
     except af.ActorflowError as error:
-        return {**found, "error": f"run: {error!s:.400}"}
+        said = str(error).partition("created at")[0]  # a line of this program
+        return {**found, "error": f"run: {said.rstrip():.400}"}
     return {**found, "difference": max(errors), "run_s": times, "peak": load.peak()}
 
 
