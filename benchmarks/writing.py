@@ -60,7 +60,13 @@ async def measure(harness: Harness) -> list[Table]:
     return [
         table,
         Table("time to the first letter, 99th percentile", "ms", rows, LOOP, []),
-        Table("memory of the cache", "of the positions in use", {"blocks": Row("blocks", memory)}, "blocks", [share]),
+        Table(
+            "memory of the cache",
+            "of the positions in use",
+            {"blocks": Row("blocks", memory[-harness.rounds :])},
+            "blocks",
+            [share],
+        ),
     ]
 
 
