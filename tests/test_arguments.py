@@ -384,7 +384,6 @@ ELSEWHERE = {
     "FrameStream": "by Graph.stream",
     "Checkpoint": "by load_checkpoint",
     "GraphStatistics": "by Graph.statistics",
-    "Result.rows": "slices, as those of arrays",
     "pipeline.LoaderStats": "by Pipeline.stats",
     "pipeline.StageSnapshot": "by Pipeline.stats",
     "data.Feed": "by loaders",

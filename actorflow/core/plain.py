@@ -1081,7 +1081,7 @@ class Ready(deque[tuple[Any, Any]]):
 
 
 class Node:
-    """What a record of array code consists of; `actorflow.array.record.record.Record` has the words.
+    """A record of array code; `actorflow.array.record.record.Record` has the words.
 
     The compiled form makes one with a value, and its array, without a call of Python.
     """
@@ -1120,7 +1120,7 @@ _next_number = count().__next__
 
 
 class Holder:
-    """What shows a record: the base of arrays."""
+    """An object that shows a record: the base of arrays."""
 
     __slots__ = ("__weakref__", "_node")
 

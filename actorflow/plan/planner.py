@@ -48,7 +48,7 @@ REDUCE = "reduce"
 
 
 class Inside(NamedTuple):
-    """What a body is given by its op, and gives to it, with the places where that is."""
+    """Values that a body is given by its op, and gives to it, with the places where they are."""
 
     op: Op
     given: Mapping[Blob, Place]

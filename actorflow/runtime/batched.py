@@ -130,8 +130,8 @@ class _State(Enum):
 class Group:
     """Requests that wait and may go into one frame, in the order in which they shall.
 
-    Those of several callers, by `Request.caller`, take turns: whose rows that were taken, by its weight, are the fewest
-    has the next one. A caller that comes is not behind those that wait, nor before them.
+    Several callers (`Request.caller`) take turns: the one with the fewest rows taken so far, divided by its weight, is
+    next. A caller that comes is not behind those that wait, nor before them.
 
     Args:
         key: Equal for those that may.
@@ -184,7 +184,7 @@ class Group:
         queues = dict[Hashable, deque[Request]]()
         for request in self.requests:
             queues.setdefault(request.caller, deque()).append(request)
-        # Who has not waited for long, or is new, begins as the one that has had the least of those that wait.
+        # A caller that is new, or has not waited for long, begins as the one that has had the least of those that wait.
         least = min([self.taken[caller] for caller in queues if caller in self.taken], default=0.0)
         self.taken = {caller: had for caller, had in self.taken.items() if had > least}
         for caller in queues:

@@ -84,20 +84,6 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         """Length of each open axis in the frame, by its name; none of a batched run, whose frames others share."""
         return dict(self._lengths)
 
-    def rows(self, start: int, stop: int) -> Result:
-        """Some rows of all values, as views of them.
-
-        Example:
-            >>> graph = af.Graph("g")
-            >>> x = graph.blob("x", ["batch"])
-            >>> y = x + 1
-            >>> result = graph.run_sync({x: [1, 2, 3, 4]})
-            >>> result.rows(1, 3)[y]
-            array([3., 4.], dtype=float32)
-        """
-        values = [value[start:stop] for value in self._values]
-        return Result(self._blobs, self._by_name, values, self.frames)
-
     @classmethod
     def joined(cls, results: Sequence[Result]) -> Result:
         """The rows of several results one after the other, as arrays in the host's memory.

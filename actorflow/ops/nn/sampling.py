@@ -117,7 +117,7 @@ def sample(
         shares = where(before < reductions.sum(shares, -1, keepdims=True) * most, shares, 0.0)
     ends = cumsum(shares, -1)
     total = reductions.max(ends, -1, keepdims=True)
-    # Those that end before the number; it may be rounded to the total itself.
+    # Choices whose shares end before the number drawn; it may be rounded to the total itself.
     passed = (ends <= drawn * total) & (ends < total)
     found = reductions.sum(cast(passed, "int64"), -1, keepdims=True)
     if order is not None:
@@ -127,7 +127,7 @@ def sample(
 
 
 def _of_each(scores: Any, what: str, given: Any, dtype: str = "float32", kinds: str = "fV") -> Any:
-    """What is given for each choice, beside the scores."""
+    """A parameter with a value for each row of scores, checked and as an array beside them."""
     if given.dtype.kind not in kinds:
         raise DTypeError(f"sample: {what} must be {'floating' if dtype == 'float32' else 'integers'}, got {given.spec}")
     if given.shape != scores.shape[:-1]:

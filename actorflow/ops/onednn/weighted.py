@@ -218,7 +218,7 @@ def _following(operation: Followed, specs: Sequence[TensorSpec]) -> Following:
 
 
 def can(read: Callable[[Any, Sequence[TensorSpec]], object]) -> Callable[[Any, Sequence[TensorSpec]], bool]:
-    """What tells whether a chain can be read as what the library computes; see `Kernel.joins`.
+    """A function that tells whether a chain can be read as what the library computes; see `Kernel.joins`.
 
     The library itself is not asked, as plans are made on the loop, and an answer takes it up to half a millisecond.
     """
