@@ -58,6 +58,9 @@ cdef extern from *:
     }
     #endif
     #include <numpy/arrayobject.h>
+    #include <numpy/ufuncobject.h>
+    /* NumPy's declarations for Cython leave this field out from 2.5 on, where its name would be looked up as a Python attribute. */
+    #define actorflow_types(ufunc) (((PyUFuncObject *)(ufunc))->types)
     /* The entry of an array along its first axis; a reference to the type is taken over. */
     #define actorflow_entry(array, at) PyArray_NewFromDescr(&PyArray_Type, (Py_INCREF(PyArray_DESCR(array)), \\
         PyArray_DESCR(array)), PyArray_NDIM(array) - 1, PyArray_DIMS(array) + 1, PyArray_STRIDES(array) + 1, \\
@@ -72,6 +75,7 @@ cdef extern from *:
         np.PyUFuncGenericFunction, char **, np.npy_intp *, np.npy_intp *, void *
     ) noexcept nogil
     object view_of_entry "actorflow_entry"(np.ndarray, int64_t)
+    const char *types_of "actorflow_types"(np.ufunc) noexcept
     PyObject *item "actorflow_item"(object, Py_ssize_t) noexcept
 
 cdef object _clock = None
@@ -835,7 +839,7 @@ cdef class Op:
                 return False  # what is not a number
         for i in range(ufunc.ntypes):
             for j in range(nargs):
-                if ufunc.types[i * nargs + j] != self._types[j]:
+                if types_of(ufunc)[i * nargs + j] != self._types[j]:
                     break
             else:
                 self._loop, self._loop_data = ufunc.functions[i], NULL if ufunc.data is NULL else ufunc.data[i]
@@ -1687,11 +1691,11 @@ cdef class Loop:
         if self._types[0] == types[0] and (count == 1 or self._types[1] == types[1]):
             return True
         for i in range(ufunc.ntypes):
-            if ufunc.types[i * nargs] == types[0] and (count == 1 or ufunc.types[i * nargs + 1] == types[1]):
+            if types_of(ufunc)[i * nargs] == types[0] and (count == 1 or types_of(ufunc)[i * nargs + 1] == types[1]):
                 if ufunc.functions[i] is NULL:
                     return False
                 self._loop, self._data = ufunc.functions[i], NULL if ufunc.data is NULL else ufunc.data[i]
-                self._types[0], self._types[2] = types[0], ufunc.types[i * nargs + count]
+                self._types[0], self._types[2] = types[0], types_of(ufunc)[i * nargs + count]
                 self._types[1] = types[1] if count == 2 else 0
                 return True
         return False
