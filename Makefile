@@ -69,7 +69,7 @@ GPU_PYTHON := $(if $(INSTALLED),$(PYTHON),$(BIN)/python)
 # Where the tests marked `gpu` are: a machine with a GPU need not have what others import.
 GPU_TESTS ?= tests/gpu tests/ops/test_places.py tests/examples/test_scripts.py
 # What compute-sanitizer watches in some minutes: it makes each kernel many times slower.
-SANITIZED ?= tests/gpu/test_kernels.py -k float32
+SANITIZED ?= tests/gpu/test_kernels.py --cases float32
 SANITIZER ?= compute-sanitizer
 TOOL ?= memcheck
 gpu_needs = $(if $(INSTALLED),$(if $(filter dev,$(1)),check-installed),$(VENV)/.ready-cuda $(VENV)/.ready-$(1))

@@ -67,6 +67,14 @@ def test_parts_and_slow_cases_are_tests_of_their_own(run: Run) -> None:
     done.stdout.fnmatch_lines(["*test_it[[]slow0[]] FAILED*", "E  *case five"])
 
 
+def test_cases_are_chosen_by_name(run: Run) -> None:
+    text = "@pytest.mark.together('x', [1, 21, 3])\ndef test_it(x):\n    assert x == 3\n"
+    chosen = run(text, "--cases", "1$")
+    chosen.assert_outcomes(failed=1)
+    chosen.stdout.fnmatch_lines(["*ExceptionGroup: 2 cases: 1, 21*"])
+    run(text, "--cases", "4").stdout.fnmatch_lines(["*no case of test_it is like '4': *'1', '21'*"])
+
+
 def test_it_is_skipped_where_all_cases_are(run: Run) -> None:
     text = "@pytest.mark.together('x', [1, 2])\ndef test_it(x):\n    if x < {}:\n        pytest.skip('small')\n"
     run(text.format(2)).assert_outcomes(passed=1)

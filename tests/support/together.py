@@ -4,11 +4,13 @@
 and ``pytest.param`` may name a case or mark it slow. All cases are run, at most ``at_once`` of them in one test, and
 those that are slow in other ones. A failure says of which case it is, and several are raised as a group that names all.
 Cases share the fixtures of their test, which must not remember anything. Several such marks make all combinations.
+``--cases`` chooses among them by their names, which ``-k`` cannot.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -72,11 +74,21 @@ class Outcomes:
             raise self._skipped[0]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "run only the cases of tests marked together in whose names this regular expression is found"
+    parser.addoption("--cases", type=re.compile, default=None, metavar="EXPRESSION", help=text)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make parts of the cases of a test."""
     marks = [*metafunc.definition.iter_markers("together")]
     if marks:
         cases = [_combined(each) for each in itertools.product(*(_cases(*mark.args, **mark.kwargs) for mark in marks))]
+        if (wanted := metafunc.config.getoption("cases")) is not None:
+            some = [case.name for case in cases[:2]]
+            cases = [case for case in cases if wanted.search(case.name)]
+            if not cases:
+                raise pytest.UsageError(f"no case of {metafunc.definition.name} is like {wanted.pattern!r}: {some}")
         at_once = min(mark.kwargs.get("at_once", AT_ONCE) for mark in marks)
         names = [name for mark in marks for name in _names(mark.args[0])]
         metafunc.parametrize(names, [*_parts(cases, at_once, len(names))])
