@@ -39,6 +39,14 @@ cdef extern from "Python.h":
     object PyObject_Vectorcall(object, PyObject **, size_t, PyObject *)
     size_t PY_VECTORCALL_ARGUMENTS_OFFSET
 
+# NumPy's own declarations lack `types` from 2.5 on, and Cython then takes the Python attribute of that name.
+cdef extern from "numpy/ufuncobject.h":
+    ctypedef class numpy.ufunc [object PyUFuncObject, check_size ignore]:
+        cdef int nin, nout, nargs, ntypes
+        cdef np.PyUFuncGenericFunction *functions
+        cdef void **data
+        cdef const char *types
+
 cdef extern from *:
     """
     #include <time.h>
@@ -58,9 +66,6 @@ cdef extern from *:
     }
     #endif
     #include <numpy/arrayobject.h>
-    #include <numpy/ufuncobject.h>
-    /* NumPy's declarations for Cython leave this field out from 2.5 on, where its name would be looked up as a Python attribute. */
-    #define actorflow_types(ufunc) (((PyUFuncObject *)(ufunc))->types)
     /* The entry of an array along its first axis; a reference to the type is taken over. */
     #define actorflow_entry(array, at) PyArray_NewFromDescr(&PyArray_Type, (Py_INCREF(PyArray_DESCR(array)), \\
         PyArray_DESCR(array)), PyArray_NDIM(array) - 1, PyArray_DIMS(array) + 1, PyArray_STRIDES(array) + 1, \\
@@ -75,7 +80,6 @@ cdef extern from *:
         np.PyUFuncGenericFunction, char **, np.npy_intp *, np.npy_intp *, void *
     ) noexcept nogil
     object view_of_entry "actorflow_entry"(np.ndarray, int64_t)
-    const char *types_of "actorflow_types"(np.ufunc) noexcept
     PyObject *item "actorflow_item"(object, Py_ssize_t) noexcept
 
 cdef object _clock = None
@@ -637,7 +641,7 @@ cdef class Op:
     cdef bint _returns, _reuses, _is_random
     # The function of NumPy that a kernel consists of, if it is one; its loop for these types, which is looked for at
     # the first call, and what that is given.
-    cdef np.ufunc _ufunc
+    cdef ufunc _ufunc
     cdef np.PyUFuncGenericFunction _loop
     cdef void *_loop_data
     cdef int _types[MOST_ARGUMENTS]
@@ -797,15 +801,15 @@ cdef class Op:
             self._dtype, self._shape = details
         else:
             self._returns, self._reuses, self._is_random, self._check, self._buckets, owners, self._not_written = details[:7]
-            spec, ufunc = details[7:]
+            spec, found = details[7:]
             if (
-                ufunc is not None
-                and ufunc.nout == self._nout == 1
-                and ufunc.signature is None
-                and 1 <= self._nin < ufunc.nargs <= MOST_ARGUMENTS
-                and (self._nin == ufunc.nin or self._nin == 1 and ufunc.nin == 2)
+                found is not None
+                and found.nout == self._nout == 1
+                and found.signature is None
+                and 1 <= self._nin < found.nargs <= MOST_ARGUMENTS
+                and (self._nin == found.nin or self._nin == 1 and found.nin == 2)
             ):
-                self._ufunc = ufunc
+                self._ufunc = found
             self._owners = tuple(owners)
             if spec is not None:
                 self._shape, self._dtype = spec
@@ -830,20 +834,20 @@ cdef class Op:
 
     cdef bint find_loop(self, list values, np.ndarray out) except -1:
         """Look for the loop of the function of NumPy that is for exactly these types, as NumPy does."""
-        cdef np.ufunc ufunc = self._ufunc
-        cdef Py_ssize_t i, j, nargs = ufunc.nargs
+        cdef ufunc function = self._ufunc
+        cdef Py_ssize_t i, j, nargs = function.nargs
         for j in range(nargs):
             i = self._slots[min(j, self._nin - 1)]
             self._types[j] = np.PyArray_TYPE(<np.ndarray>PyList_GET_ITEM(values, i) if j < nargs - 1 else out)
             if self._types[j] > np.NPY_CLONGDOUBLE and self._types[j] != np.NPY_FLOAT16:
                 return False  # what is not a number
-        for i in range(ufunc.ntypes):
+        for i in range(function.ntypes):
             for j in range(nargs):
-                if types_of(ufunc)[i * nargs + j] != self._types[j]:
+                if function.types[i * nargs + j] != self._types[j]:
                     break
             else:
-                self._loop, self._loop_data = ufunc.functions[i], NULL if ufunc.data is NULL else ufunc.data[i]
-                return self._loop is not NULL and (self._nin == ufunc.nin or self._types[0] == self._types[2])
+                self._loop, self._loop_data = function.functions[i], NULL if function.data is NULL else function.data[i]
+                return self._loop is not NULL and (self._nin == function.nin or self._types[0] == self._types[2])
         return False
 
     cdef bint call_loop(self, list values) except -1:
@@ -1465,7 +1469,7 @@ cdef class Desk:
         cdef np.npy_intp shape[2]
         cdef np.npy_intp work
         cdef char *pointers[3]
-        cdef np.ufunc function = matmul
+        cdef ufunc function = matmul
         cdef int i, kind, axes
         if left is None or right is None:
             return None
@@ -1540,7 +1544,7 @@ desk = the_desk
 
 cdef class Loop:
     cdef object _function
-    cdef np.ufunc _ufunc
+    cdef ufunc _ufunc
     cdef np.PyUFuncGenericFunction _loop
     cdef void *_data
     cdef int _types[3]
@@ -1686,16 +1690,16 @@ cdef class Loop:
 
     cdef bint find(self, int count, int *types):
         """Look for the loop for these types."""
-        cdef np.ufunc ufunc = self._ufunc
+        cdef ufunc function = self._ufunc
         cdef int i, nargs = count + 1
         if self._types[0] == types[0] and (count == 1 or self._types[1] == types[1]):
             return True
-        for i in range(ufunc.ntypes):
-            if types_of(ufunc)[i * nargs] == types[0] and (count == 1 or types_of(ufunc)[i * nargs + 1] == types[1]):
-                if ufunc.functions[i] is NULL:
+        for i in range(function.ntypes):
+            if function.types[i * nargs] == types[0] and (count == 1 or function.types[i * nargs + 1] == types[1]):
+                if function.functions[i] is NULL:
                     return False
-                self._loop, self._data = ufunc.functions[i], NULL if ufunc.data is NULL else ufunc.data[i]
-                self._types[0], self._types[2] = types[0], types_of(ufunc)[i * nargs + count]
+                self._loop, self._data = function.functions[i], NULL if function.data is NULL else function.data[i]
+                self._types[0], self._types[2] = types[0], function.types[i * nargs + count]
                 self._types[1] = types[1] if count == 2 else 0
                 return True
         return False
