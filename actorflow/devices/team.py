@@ -19,6 +19,7 @@ on cores that pieces need. Primitives of oneDNN are made for one thread, and ONN
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -179,25 +180,22 @@ class _Blas:
     """The number of threads of BLAS: what was set before, or less."""
 
     def __init__(self) -> None:
-        self._libraries: list[Any] | None = None
+        self._libraries: list[Any] = []
+        self._modules = 0  # how many were loaded when libraries were looked for
         #: Libraries that have a limit, by their files, and what they go back to.
         self._before: dict[str, tuple[Any, int]] = {}
 
-    def limit(self, most: int | None, look: bool) -> None:
-        """Have at most so many threads, or None: as many as before.
-
-        Args:
-            most: How many.
-            look: Whether to look for libraries that have been loaded since, which takes some ms.
-        """
+    def limit(self, most: int | None) -> None:
+        """Have at most so many threads, or None: as many as before."""
         if most is None:
             before, self._before = self._before, {}
             for library, count in before.values():
                 library.set_num_threads(count)
             return
-        if look or self._libraries is None:
-            from threadpoolctl import ThreadpoolController
+        from threadpoolctl import ThreadpoolController
 
+        if self._modules != len(sys.modules):  # they come with modules, and to look at all that is loaded takes some ms
+            self._modules = len(sys.modules)
             self._libraries = ThreadpoolController().select(user_api="blas").lib_controllers
         for library in self._libraries:
             if library.filepath not in self._before:
@@ -290,19 +288,17 @@ class Team:
         self._changes.append((lanes, in_pieces, keepers, singles))
         while self._changes and self._setting.acquire(blocking=False):
             try:
-                look = False
                 while self._changes:
                     lanes, in_pieces, keepers, singles = self._changes.popleft()
                     self._lanes += lanes
                     self._in_pieces += in_pieces
                     self._keepers += keepers
                     self._singles += singles
-                    look = look or bool(lanes or keepers)
                 if self._singles or 0 < self._lanes == self._in_pieces:
                     most: int | None = 1
                 else:
                     most = self.share if self._lanes > 1 or self._keepers else None
-                self._blas.limit(most, look)
+                self._blas.limit(most)
             finally:
                 self._setting.release()
 

@@ -63,6 +63,7 @@ def planning(
     lengths: Lengths | None = None,
     tapped: Sequence[Blob] = (),
     inside: Inside | None = None,
+    at_home: bool = False,
 ) -> Steps[Plan]:
     """Check a graph, or the part of it that ``targets`` need, and plan it. The graph must not change meanwhile.
 
@@ -73,6 +74,7 @@ def planning(
         lengths: Lengths of the axes that are open there; None if there are none.
         tapped: Blobs whose values are kept as well, where the ops that are needed read or write them.
         inside: Of a body, what it is given and gives, and where.
+        at_home: Whether what is fed is there already where its blobs live; else it is copied there from the host.
     Raises:
         GraphError: for a cycle (`CycleError`), an op without inputs or outputs, a deleted input, nothing to run, or
             lengths that do not fit (`ShapeError`).
@@ -90,7 +92,7 @@ def planning(
         closed = Closed(lengths)
         yield from closed.close(ordered)
     fuses = graph.options.fuse if fuse is None else fuse
-    planner = _Planner(graph, ordered, fuses, closed, inside)
+    planner = _Planner(graph, ordered, fuses, closed, inside, at_home=at_home)
     found = emitting(ordered, fetched, planner.spec, planner.operation)
     per_item = () if found is None or found.fetched else fetched
     if found is not None:
@@ -207,6 +209,7 @@ class _Planner:
         closed: Types and operations for the lengths of open axes, if there are any.
         inside: As for `planning`.
         hidden: Ops that others stand for.
+        at_home: As for `planning`.
     """
 
     def __init__(
@@ -218,8 +221,10 @@ class _Planner:
         inside: Inside | None,
         *,
         hidden: frozenset[Op] = frozenset(),
+        at_home: bool = False,
     ) -> None:
         self._graph = graph
+        self._at_home = at_home
         self._inside = inside
         # Blobs whose values each frame is given, whoever makes them.
         self._given: Mapping[Blob, Place] = {} if inside is None else inside.given
@@ -573,7 +578,8 @@ class _Planner:
             self._reads[blob] = slot.index
         else:
             # Fed from the host, as a rule.
-            place = given or (blob.place if device_kind(blob.place.kind).is_host else self._host)
+            is_there = self._at_home or device_kind(blob.place.kind).is_host
+            place = given or (blob.place if is_there else self._host)
             slot = self._new_slot(blob, self.spec(blob), place)
             slot.is_fed = True
             self._feeds[blob] = slot.index

@@ -17,10 +17,10 @@ import numpy.typing as npt
 from actorflow.actors.dispatcher import Dispatcher, leave_loop
 from actorflow.actors.frame import FINISHED, Frame
 from actorflow.actors.nesting import check_turns
-from actorflow.actors.op import FunctionActor
+from actorflow.actors.op import FunctionActor, OpActor
 from actorflow.actors.task import callers, within
 from actorflow.core import FrameState
-from actorflow.devices import Device
+from actorflow.devices import Device, Lane
 from actorflow.devices.memory import give_back_to_system
 from actorflow.errors import GraphError, NotFiniteError, RunCancelledError, RunTimeoutError, listed
 from actorflow.graph.graph import Graph
@@ -302,7 +302,14 @@ class Engine:
         tapped: tuple[Blob, ...],
     ) -> Steps[Plan]:
         fuse = self._fuses and check is None
-        plan = yield from planning(self.graph, self._resolved(targets), fuse=fuse, lengths=lengths, tapped=tapped)
+        plan = yield from planning(
+            self.graph,
+            self._resolved(targets),
+            fuse=fuse,
+            lengths=lengths,
+            tapped=tapped,
+            at_home=self.resources.are_shared,
+        )
         if check is not None:
             plan.check, plan.segments = check, ()  # what was captured is launched without a look at each op
         return plan
@@ -355,9 +362,13 @@ class Engine:
                 )
 
     def _expect_work(self) -> None:
-        ops = [op for program in self._programs.values() for op in program.ops if op.uses_lane]
-        lanes = {op.lane for op in ops}
-        self.resources.expect_work(lanes, lanes - {op.lane for op in ops if isinstance(op, FunctionActor)})
+        lanes = self.lanes()
+        self.resources.expect_work(lanes, lanes - self.lanes(FunctionActor))
+
+    def lanes(self, kind: type[OpActor] = OpActor) -> set[Lane]:
+        """The lanes that ops of its programs use, or those of a kind."""
+        programs = self._programs.values()
+        return {op.lane for program in programs for op in program.ops if op.uses_lane and isinstance(op, kind)}
 
     def _making_one(self, key: _Key) -> Steps[Program | None]:
         """A program that is then known; None once the graph has changed or was closed meanwhile."""

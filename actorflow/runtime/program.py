@@ -261,7 +261,8 @@ class Program:
         self._read_on_host = {
             index
             for index in plan.feeds.values()
-            if any(not _moves(plan.ops[op]) for op in plan.slots[index].consumers)
+            if resources.device(plan.slots[index].place).is_host
+            and any(not _moves(plan.ops[op]) for op in plan.slots[index].consumers)
         }
         self._account = None if resources.budget is None else _account(plan, resources, resources.budget)
         # What a frame makes for itself alone, and what nobody changes, is handed out as it is; all else is copied.
@@ -489,7 +490,8 @@ class Program:
         what = f"feed for blob {blob.name!r}"
         device = self._resources.device(blob.place)
         try:
-            adopted = None if device.is_host else device.adopt(value)
+            is_own = self._resources.are_shared and not device.is_host  # computed by graphs that share the device
+            adopted = value if is_own else None if device.is_host else device.adopt(value)
             if adopted is None:
                 return read_only(as_array(value, spec, what))
             if adopted.shape != spec.shape:

@@ -61,6 +61,9 @@ class Resources:
         graph: A root graph.
         make_dispatcher: Called with the loop.
         shared_device: Gives the device of a place, where devices are shared with others; they are not closed here.
+
+    Attributes:
+        are_shared: Whether they are. What is fed is then in the memory of the device where its blob lives.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class Resources:
         self._make_dispatcher = make_dispatcher
         self.home: Dispatcher | None = None  # of the loop that it runs on; None before the first
         self._shared_device = shared_device
+        self.are_shared = shared_device is not None
         self.devices: dict[Place, Device] = {}  # the devices opened so far
         self._variables: dict[Variable, VariableActor] = {}
         self.turnstiles: dict[Op, Turnstile] = {}  # what keeps the frames of function ops in order

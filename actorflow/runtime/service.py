@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Coroutine, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from actorflow.devices import Device, DeviceOptions, open_device
+from actorflow.devices import Device, DeviceOptions, Lane, open_device
+from actorflow.devices.stream import StreamLane
 from actorflow.errors import DeviceError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
@@ -128,29 +129,30 @@ class Service:
             feeds: Arrays of the host, or of the devices.
             fetch: The blobs.
         """
-        self._expect(1)
+        self._begun += 1
+        lanes = graph.engine.lanes()
+        if not lanes or not all(isinstance(lane, StreamLane) for lane in lanes):
+            self._expect(_EVERY)
         try:
             result = await graph.run({blob: self._fed(value, blob.place) for blob, value in feeds.items()}, fetch=fetch)
         finally:
-            self._expect(-1)
+            self._over += 1
+            if self._over == self._begun:
+                self._expect(())
         for blob in fetch:
             if not self.devices[blob.place].is_host:
                 self._results[id(result[blob])] = result[blob]
         return result
 
-    def _expect(self, more: int) -> None:
-        """Have cores shared out among the lanes for as long as anything runs: else BLAS has them all, in any thread."""
-        under_way = self._begun - self._over
-        if not under_way or not under_way + more:
-            for device in self.devices.values():
-                device.expect(_EVERY if more > 0 else ())
-        self._begun += more > 0
-        self._over += more < 0
+    def _expect(self, lanes: Container[Lane]) -> None:
+        """Have cores shared out among lanes for as long as anything runs: else BLAS has them all, in any thread."""
+        for device in self.devices.values():
+            device.expect(lanes)
 
     def _fed(self, value: Any, place: Place) -> Any:
         """An array as these devices take it: one that other devices of the same name have computed is copied."""
         device = self._device(place)
-        return value if device.is_host or self._results.get(id(value)) is value else to_numpy(value)
+        return value if device.is_host or self._results.get(id(value)) is value else device.upload(to_numpy(value))
 
     def _device(self, place: Place) -> Device:
         device = self.devices.get(place)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 import actorflow as af
 import actorflow.array as xp
 from actorflow.array import Session
+from actorflow.devices.team import team
 from tests.array.test_random_programs import LENGTHS, PROGRAMS, check, in_numpy, programs, start
 
 PLACES = ("cpu", "sim:0", "sim:1")
@@ -144,6 +145,21 @@ def test_a_chain_is_one_kernel(lazy: Session) -> None:
     assert total.device == x.device
     assert graphs(lazy) == [["Fused"]]
     assert [*lazy.profile] == ["to_device", "greater", "negative", "exp", "multiply", "sqrt", "add", "divide", "where"]
+
+
+def test_a_chain_of_values_that_are_there_copies_nothing_and_leaves_the_cores_to_blas(
+    lazy: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = xp.asarray([1.0, 2.0], device="sim:0").wait()
+    chain = [((x + 1.0) * x).wait() for _ in range(2)]
+    assert chain[0].to_numpy().tolist() == [2.0, 6.0]  # which has opened lanes of the host
+    changes: list[Any] = []
+    monkeypatch.setattr(team, "_change", lambda **numbers: changes.append(numbers))
+    ((x + 1.0) * x).wait()
+    assert not changes
+    assert lazy.service is not None
+    newest: Any = [*lazy.service.graphs.values()][-1]
+    assert [op.operation.kind for op in newest.graph.compile(newest.fetched).ops] == ["Fused"]
 
 
 def test_a_loop_runs_one_graph_again_and_again(lazy: Session) -> None:

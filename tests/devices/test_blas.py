@@ -210,8 +210,10 @@ class TestSingle:
         monkeypatch.setattr(threadpoolctl, "ThreadpoolController", Controller)
         limits.lane_started()
         for _ in range(3):
+            limits.lane_started()
             with limits.single():
                 pass
+            limits.lane_stopped()
         limits.lane_stopped()
         assert len(looks) == 1
 
