@@ -86,6 +86,8 @@ class Values:
         self._viewers: list[Viewer] = []
         self._selected = _Sampling(self._sample_selected, VALUES_S)
         self._norms = _Sampling(self._sample_norms, NORMS_S)
+        self._kept = set[asyncio.Task[None]]()
+        self._one = asyncio.Lock()
         self._taken = asyncio.Event()
 
     def may(self, token: str | None) -> bool:
@@ -116,6 +118,10 @@ class Values:
         if viewer not in self._viewers:
             self._viewers.append(viewer)
         self._refresh()
+        if isinstance(viewer.blob, Variable) and not viewer.blob.is_state and problem is None:
+            task = asyncio.create_task(self._show_kept(viewer, viewer.blob))
+            self._kept.add(task)
+            task.add_done_callback(self._kept.discard)
         return True
 
     def leave(self, viewer: Viewer) -> None:
@@ -134,10 +140,12 @@ class Values:
     async def aclose(self) -> None:
         """End all taps; idempotent."""
         self._viewers.clear()
-        tasks = [task for task in (self._selected.task, self._norms.task) if task is not None]
+        tasks = [task for task in (self._selected.task, self._norms.task, *self._kept) if task is not None]
         self._refresh()
+        for task in self._kept:
+            end(task)
         await wait_out(tasks)
-        self._taken = asyncio.Event()  # the page may be opened again, on another loop
+        self._taken, self._one = asyncio.Event(), asyncio.Lock()  # the page may be opened again, on another loop
 
     # -- sampling -----------------------------------------------------------------------------------------------
 
@@ -165,7 +173,7 @@ class Values:
                     kernels = await aside(partial(_kernels_of, nodes))
                 names = {viewer.blob.name: viewer.blob for viewer in self._viewers if viewer.blob is not None}
                 wanted = {blob: sample[name] for name, blob in names.items() if name in sample}
-                spent_s, messages = await aside(partial(_described, sample, wanted, kernels))
+                spent_s, messages = await aside(partial(_described, sample.frames[0], wanted, kernels))
                 for blob, (statistics, message) in messages.items():
                     value = RecordedValue(blob.name, clock_ns(), sample.frames[0], statistics.figures)
                     self._graph.engine.trace.add_value(value)
@@ -174,6 +182,27 @@ class Values:
                             viewer.tell("sample", message)
                 del sample, wanted, messages
                 await self._rest(spent_s, lambda: [v for v in self._viewers if v.blob is not None], "sample")
+
+    async def _show_kept(self, viewer: Viewer, variable: Variable) -> None:
+        """Tell of a variable's value between frames: a graph that is paused, idle or at its end has no other sample."""
+        async with self._one:
+            if viewer not in self._viewers or viewer.blob is not variable or "sample" in viewer.news:
+                return
+            try:
+                next_frame, (value,) = await self._between_frames(variable)
+            except GraphError as error:
+                _log.debug("the value of variable %r is not shown: %s", variable.name, error)
+                return
+            kernels = await aside(partial(_kernels_of, self._graph.nodes))
+            frame = next_frame - 1 if next_frame else None
+            _, messages = await aside(partial(_described, frame, {variable: value}, kernels))
+            if viewer.blob is variable:
+                viewer.tell("sample", messages[variable][1])
+            await asyncio.sleep(VALUES_S)
+
+    async def _between_frames(self, variable: Variable) -> tuple[int, list[Any]]:
+        frame, values = self._graph.engine.snapshot([variable])
+        return frame, await values
 
     async def _sample_norms(self, sampling: _Sampling) -> None:
         while True:
@@ -267,13 +296,13 @@ def _gradient(op: Op) -> Blob | None:
 
 
 def _described(
-    sample: Result, wanted: Mapping[Blob, npt.NDArray[Any]], kernels: frozenset[tuple[int, ...]]
+    frame: int | None, wanted: Mapping[Blob, npt.NDArray[Any]], kernels: frozenset[tuple[int, ...]]
 ) -> tuple[float, dict[Blob, tuple[ValueStatistics, str]]]:
     began, messages = thread_time(), {}
     for blob, value in wanted.items():
         statistics = statistics_of(value)
         content = described(value, statistics, value.shape in kernels)
-        about = {"type": "sample", "id": blob.id, "frame": sample.frames[0], "time": time.time()}
+        about = {"type": "sample", "id": blob.id, "frame": frame, "time": time.time()}
         messages[blob] = statistics, to_json({**about, **content})
     return thread_time() - began, messages
 

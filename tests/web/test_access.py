@@ -71,7 +71,7 @@ async def test_failures_are_read_out(page_of) -> None:
     graph = af.Graph("failing")
 
     def fail(x: Any) -> Any:
-        raise ValueError(f"{x:g} is wrong")
+        raise ValueError(f"{'abcdefghijkl'[int(x)]} is wrong, at {x:g} of {x / 3:g}")
 
     x = graph.blob("x", ())
     graph.function("fail", fail, SCALAR)(x)
@@ -79,14 +79,15 @@ async def test_failures_are_read_out(page_of) -> None:
         told = page.page.locator("#announcement")
         assert await told.get_attribute("role") == "status"
         assert await told.text_content() == ""
-        for frame in range(12):
+        for frame in (*range(11), 11.25, 11.5):
             with contextlib.suppress(af.OpError):
                 await graph.run({x: np.float32(frame)})
-        await page.until("document.getElementById('announcement').textContent === 'Frame 11 failed: fail'")
+        await page.until("document.getElementById('announcement').textContent === 'Frame 12 failed: fail'")
         await page.show("failures")
         more = page.page.locator("#failures-more")
         await page.until("document.getElementById('failures-more').innerText === 'Show 8 more'")
         assert await page.page.locator("#failure-list li").count() == 4
+        assert "2 times, latest in frame 12" in await page.page.locator("#failure-list li").first.inner_text()
         await more.click()
         assert await page.page.locator("#failure-list li").count() == 12
         assert await more.get_attribute("aria-expanded") == "true"

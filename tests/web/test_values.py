@@ -274,6 +274,34 @@ class TestSampling:
             await until(lambda: open_taps(graph) == 0)
             await stream.aclose()
 
+    async def test_what_a_variable_holds_while_no_frame_runs(self) -> None:
+        """Before the first frame, after one, while the graph is paused, at its end; frames keep their numbers."""
+        graph = guarded()
+        w = graph.variable("w", (3,), init=[1, 2, 3])
+        af.ops.relu(w, name="read")
+        seen = []
+
+        async def see() -> None:
+            look(stream, client, w)
+            await until(lambda: "sample" in client.viewer.news)
+            sample = json.loads(client.viewer.news["sample"])
+            seen.append((sample["frame"], sample["max"]))
+            look(stream, client, None)
+
+        async with graph:
+            stream, (client,) = await offered(graph)
+            await see()
+            await graph.run({"x": np.zeros((2, 3), "f")})
+            await see()
+            graph.pause("for a look")
+            w.value = [4, 5, 6]
+            await see()
+            graph.resume()
+            assert (await graph.run({"x": np.zeros((2, 3), "f")})).frames == (1,)
+        await see()
+        await stream.aclose()
+        assert seen == [(None, 3), (0, 3), (0, 6), (1, 6)]
+
     async def test_a_closed_server_ends_them(self) -> None:
         graph = guarded()
         async with graph, running(graph):

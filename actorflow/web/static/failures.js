@@ -11,7 +11,7 @@ export class FailuresCard {
   #newest = 0;
   #seen = 0;
   #isWhole = false;
-  /** Messages without their frames, in the order in which they came first. @type {string[]} */
+  /** Ops with their messages without numbers, in the order in which they came first. @type {string[]} */
   #kinds = [];
 
   #warned = 0;
@@ -70,13 +70,13 @@ export class FailuresCard {
   }
 
   /**
-   * What fails again and again in the same way is one item: the newest, with its number. What failed last in a new way is
+   * What fails again and again in the same way, but for numbers such as a frame's, is one item: the newest, with how often. What failed last in a new way is
    * on top, and stays where it is when it fails again.
    */
   #alike() {
     const alike = new Map();
     for (const failure of this.model.failures) {
-      const key = failure.message.replaceAll(/\bframe \d+/g, "frame");
+      const key = `${failure.op_id} ${failure.message.replaceAll(/\d+(\.\d+)?(e[+-]?\d+)?/gi, "0")}`;
       const before = alike.get(key);
       alike.set(key, { ...(before && this.controlBar.canSave(before) ? before : failure), times: (before?.times ?? 0) + 1 });
     }

@@ -99,7 +99,7 @@ export class Values {
     if (!sample || !this.#isShown || document.hidden) return;
     this.#drawnAt = performance.now();
     byId("value").hidden = false;
-    setText(byId("value-frame"), `frame ${format.count(sample.frame)}`);
+    setText(byId("value-frame"), sample.frame === null ? "before the first frame" : `frame ${format.count(sample.frame)}`);
     for (const [name, figure] of this.#facts) setText(figure, textOf(name, sample[name]));
     for (const name of COUNTS) this.#facts.get(name).classList.toggle("bad", sample[name] > 0);
     const { histogram, view } = sample, { theme } = this;
