@@ -27,6 +27,8 @@ MOST_AXES = 64
 _LONG = math.lcm(*range(1, 51))
 #: Most names and parts that a formula may have: one that grows without end, as a file could make it, ends in an error.
 _MOST_PARTS = 1_000
+#: Parts in parts of a formula: well within what recursion takes on every Python.
+_MOST_DEPTH = 50
 #: Terms of a sum that is not looked at for that: parts and products of lengths are, and most lengths have no more.
 _FEW_TERMS = 4
 #: Whether two lengths that may be equal are taken as equal.
@@ -204,6 +206,8 @@ class Length(Pending):
         """
         try:
             found = _made({tuple(sorted(map(_atom, atoms), key=str)): _factor(each) for each, *atoms in formula})
+        except ShapeError:
+            raise
         except (TypeError, ValueError) as error:
             raise ShapeError(f"expected the formula of a length, got {formula!r:.200}: {error}") from error
         _check_parts(_parts_of(found))
@@ -664,7 +668,16 @@ def _check_parts(count: int) -> None:
 def _part(name: str, left: Length | int, right: Length | int) -> _Part:
     found = _Part(name, left, right)
     _check_parts(_parts_of(found))
+    if _depth_of(found) > _MOST_DEPTH:
+        raise ShapeError(f"a length is a formula of parts in parts, {_MOST_DEPTH} deep at most")
     return found
+
+
+def _depth_of(value: Any) -> int:
+    """How deep the parts of a length, or of a part of one, are in each other."""
+    if isinstance(value, Length):
+        return max([_depth_of(atom) for product, _ in value.terms for atom in product], default=0)
+    return 1 + max(_depth_of(value.left), _depth_of(value.right)) if isinstance(value, _Part) else 0
 
 
 def _atom(formula: Any) -> _Atom:
