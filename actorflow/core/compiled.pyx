@@ -631,6 +631,7 @@ cdef class Op:
     cdef object _check
     cdef object _dtype
     cdef tuple _shape
+    cdef tuple _specs
     cdef tuple _buckets
     cdef tuple _owners
     cdef object _not_written
@@ -797,7 +798,7 @@ cdef class Op:
             self._dtype, self._shape = details
         else:
             self._returns, self._reuses, self._is_random, self._check, self._buckets, owners, self._not_written = details[:7]
-            spec, ufunc = details[7:]
+            self._specs, ufunc = details[7:]
             if (
                 ufunc is not None
                 and ufunc.nout == self._nout == 1
@@ -807,8 +808,6 @@ cdef class Op:
             ):
                 self._ufunc = ufunc
             self._owners = tuple(owners)
-            if spec is not None:
-                self._shape, self._dtype = spec
         self.kind = FUNCTION if kind == "function" else KERNEL
         return 0
 
@@ -960,6 +959,17 @@ cdef class Op:
             self.store(frame, result)
         return 0
 
+    cdef bint is_usual(self, object made) except -1:
+        """Return whether a kernel has returned arrays of the types that it should have, and nothing else."""
+        cdef Py_ssize_t i
+        if type(made) is not list or PyList_GET_SIZE(made) != self._nout:
+            return False
+        for i in range(self._nout):
+            spec = <tuple>PyTuple_GET_ITEM(self._specs, i)
+            if not fits(<object>PyList_GET_ITEM(made, i), spec[1], spec[0]):
+                return False
+        return True
+
     cdef int call_kernel(self, Frame frame, list values) except -1:
         cdef Py_ssize_t i
         cdef list inputs = PyList_New(self._nin), outputs, written
@@ -974,15 +984,8 @@ cdef class Op:
                 made = self._function(self._operation, inputs, None, frame.number)
             else:
                 made = self._function(self._operation, inputs, None)
-            if (
-                self._dtype is not None
-                and type(made) is list
-                and PyList_GET_SIZE(made) == 1
-                and fits(<object>PyList_GET_ITEM(made, 0), self._dtype, self._shape)
-            ):
-                put(values, self._slots[self._nin + self._nfreed], <object>PyList_GET_ITEM(made, 0))
-                return 0
-            self._check(made, tuple([bucket.spec for bucket in self._buckets]))
+            if not self.is_usual(made):
+                self._check(made, self._specs)
             for i, result in zip(range(self._nout), made):
                 put(values, self._slots[self._nin + self._nfreed + i], result)
             return 0

@@ -14,6 +14,7 @@ from actorflow.onnx import linear
 from actorflow.onnx.refusal import Refused
 from actorflow.onnx.table import Lower, Node, lowers, row, within
 from actorflow.onnx.values import Value
+from actorflow.ops.shaping import Reshape
 
 #: A function of blobs that is computed element by element.
 Form = Callable[..., Any]
@@ -22,6 +23,9 @@ Form = Callable[..., Any]
 def mapped(node: Node, form: Form, *values: Value) -> Value:
     """The value of a function of elements."""
     order, blobs = node.aligned(*values)
+    maker = blobs[0].producers[0] if len(values) == 1 and node.alone[0] and blobs[0].producers else None
+    if maker is not None and type(maker.operation) is Reshape:  # after what it may be computed with in one pass
+        return node.ordered(order, ops.reshape(form(*maker.inputs), blobs[0].shape))
     return node.ordered(order, form(*blobs))
 
 
