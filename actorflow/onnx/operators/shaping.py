@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from onnx import helper
@@ -15,7 +15,7 @@ from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op
 from actorflow.onnx import linear
 from actorflow.onnx.constants import constant, spend
-from actorflow.onnx.operators.elementwise import check_numbers
+from actorflow.onnx.operators.elementwise import before_reshaping, check_numbers
 from actorflow.onnx.refusal import DependsOnData, Refused
 from actorflow.onnx.table import Node, lowers, within
 from actorflow.onnx.values import Order, Value, common_order, usual
@@ -76,10 +76,7 @@ def _in_shape(node: Node, lengths: tuple[Any, ...], x: Value) -> Value:
         kept = _order_after(x.shape, lengths, order)
         if kept is not None and kept != usual(len(lengths)):
             return node.ordered(kept, ops.reshape(x.blob(order), tuple([lengths[i] for i in kept])))
-    blob = x.blob()
-    while blob.producers and type(blob.producers[0].operation) is Reshape and not blob.producers[0].operation.not_one:
-        blob = blob.producers[0].inputs[0]
-    return node.usual(ops.reshape(blob, lengths))
+    return node.usual(ops.reshape(before_reshaping(x.blob()), lengths))
 
 
 def _order_after(old: Sequence[Any], new: Sequence[Any], order: Order) -> Order | None:
@@ -190,10 +187,10 @@ def _concat(node: Node) -> Value:
 def _at_once(graph: Graph, parts: Sequence[Blob], axis: int) -> Blob | None:
     """The steps of a sequence that a layer was applied to one by one, computed at once; None if parts are not these."""
     chains = [_chain(part) for part in parts]
-    (slicing, *layer), steps = chains[0] or (None,), len(chains)
-    if not layer or any(len(chain) != 1 + len(layer) for chain in chains):
+    if len(chains[0]) < 2 or len({len(chain) for chain in chains}) > 1:
         return None
-    x, key = slicing.inputs[0], slicing.operation.key
+    (slicing, *layer), steps = chains[0], len(chains)
+    x, key = slicing.inputs[0], cast(Slice, slicing.operation).key
     at = next((i for i, part in enumerate(key) if part == (0, 1, 1)), len(x.shape))
     if steps == 1 or at >= len(x.shape) - 1 or x.shape[at] != steps:
         return None
@@ -229,11 +226,9 @@ def _chain(part: Blob) -> list[Op]:
 def _is_alike(a: Op, b: Op) -> bool:
     """Whether two ops do the same, with the same constants beside their first input."""
     pairs = [(x, y) for x, y in zip(a.inputs[1:], b.inputs[1:], strict=True) if x is not y]
-    known = [
-        [op.operation.value for blob in pair for op in blob.producers if isinstance(op.operation, Constant)]
-        for pair in pairs
-    ]
-    return a.operation == b.operation and all(len(each) == 2 and np.array_equal(*each) for each in known)
+    makers = [[op.operation for blob in pair for op in blob.producers] for pair in pairs]
+    are_equal = [len(each) == 2 and isinstance(each[0], Constant) and each[0] == each[1] for each in makers]
+    return a.operation == b.operation and all(are_equal)
 
 
 @lowers("Split")
