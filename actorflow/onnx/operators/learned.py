@@ -40,8 +40,6 @@ _WIDE = (np.dtype(np.float32), np.dtype(np.float64))
 _HOW = ("sum", "mean", "min", "max")
 #: Numbers of leaves that are added up at a time.
 _AT_A_TIME = 1 << 20
-#: Most decisions, of all nodes for all rows, that are made at once instead of those on the ways alone.
-_MOST_NODES = 1 << 16
 
 
 def _transformed(x: Any, how: str | int) -> Any:
@@ -137,14 +135,7 @@ class Trees(Operation):
     def _ends(self, x: Array, nodes: _Nodes) -> Array:
         """The leaf of each tree that each row ends in."""
         feature, split, mode, missing, children, roots, _ = nodes
-        row, pairs, count = np.arange(len(x))[:, np.newaxis], children.reshape(-1), len(feature)
-        if len(x) * count <= _MOST_NODES:  # what all nodes decide at once, and then the ways from the roots
-            goes = self._goes(x.take(feature, axis=1), split, mode, missing)
-            below = (pairs.take(2 * np.arange(count) + goes) + count * row).reshape(-1)
-            at = roots + count * row
-            for _ in range(self.depth):
-                at = below.take(at)
-            return at - count * row
+        row, pairs = np.arange(len(x))[:, np.newaxis], children.reshape(-1)
         at, flat = np.broadcast_to(roots, (len(x), len(roots))), x.reshape(-1)
         for _ in range(self.depth):
             value = flat.take(feature.take(at) + row * x.shape[1])

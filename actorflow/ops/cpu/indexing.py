@@ -127,7 +127,7 @@ def _take(operation: ops.Take, inputs: list[Array], outputs: list[Array]) -> Non
         try:
             y[...] = x.take(indices, operation.axis)
             return
-        except IndexError:  # its message says less
+        except (IndexError, TypeError):  # its message says less; it takes no unsigned numbers of 64 bits
             pass
     # Other modes than "raise" write into the output without a buffer; this one counts from the end.
     places = _checked("Take", indices, -x.shape[operation.axis], x.shape[operation.axis])
