@@ -48,6 +48,8 @@ def to_numpy(value: Any) -> npt.NDArray[Any]:
         >>> af.to_numpy(af.array.asarray([1, 2]) + 1)
         array([2, 3])
     """
+    if type(value) is np.ndarray:
+        return value
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
     if _is_torch(value):

@@ -478,10 +478,9 @@ class KernelActor(OpActor):
         own = kind.compute, kind._call, kind._run_kernel
         if self.look is not None or own != (KernelActor.compute, KernelActor._call, KernelActor._run_kernel):
             return None
-        spec = self.specs[0] if kernel.returns and len(self.specs) == 1 else None
         ufunc = None if kernel.returns else getattr(kernel.function, "ufunc", None)
-        how = kernel.returns, self.reuses, kernel.random, kernel.check, self.buckets, OWNERS, not_written, spec, ufunc
-        return "kernel", kernel.function, self.operation, how
+        how = kernel.returns, self.reuses, kernel.random, kernel.check, self.buckets, OWNERS, not_written
+        return "kernel", kernel.function, self.operation, (*how, self.specs, ufunc)
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         with np.errstate(all="ignore"):  # as wherever it runs

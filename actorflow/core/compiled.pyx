@@ -635,6 +635,7 @@ cdef class Op:
     cdef object _check
     cdef object _dtype
     cdef tuple _shape
+    cdef tuple _specs
     cdef tuple _buckets
     cdef tuple _owners
     cdef object _not_written
@@ -801,7 +802,7 @@ cdef class Op:
             self._dtype, self._shape = details
         else:
             self._returns, self._reuses, self._is_random, self._check, self._buckets, owners, self._not_written = details[:7]
-            spec, found = details[7:]
+            self._specs, found = details[7:]
             if (
                 found is not None
                 and found.nout == self._nout == 1
@@ -811,8 +812,6 @@ cdef class Op:
             ):
                 self._ufunc = found
             self._owners = tuple(owners)
-            if spec is not None:
-                self._shape, self._dtype = spec
         self.kind = FUNCTION if kind == "function" else KERNEL
         return 0
 
@@ -964,6 +963,17 @@ cdef class Op:
             self.store(frame, result)
         return 0
 
+    cdef bint is_usual(self, object made) except -1:
+        """Return whether a kernel has returned arrays of the types that it should have, and nothing else."""
+        cdef Py_ssize_t i
+        if type(made) is not list or PyList_GET_SIZE(made) != self._nout:
+            return False
+        for i in range(self._nout):
+            spec = <tuple>PyTuple_GET_ITEM(self._specs, i)
+            if not fits(<object>PyList_GET_ITEM(made, i), spec[1], spec[0]):
+                return False
+        return True
+
     cdef int call_kernel(self, Frame frame, list values) except -1:
         cdef Py_ssize_t i
         cdef list inputs = PyList_New(self._nin), outputs, written
@@ -978,15 +988,8 @@ cdef class Op:
                 made = self._function(self._operation, inputs, None, frame.number)
             else:
                 made = self._function(self._operation, inputs, None)
-            if (
-                self._dtype is not None
-                and type(made) is list
-                and PyList_GET_SIZE(made) == 1
-                and fits(<object>PyList_GET_ITEM(made, 0), self._dtype, self._shape)
-            ):
-                put(values, self._slots[self._nin + self._nfreed], <object>PyList_GET_ITEM(made, 0))
-                return 0
-            self._check(made, tuple([bucket.spec for bucket in self._buckets]))
+            if not self.is_usual(made):
+                self._check(made, self._specs)
             for i, result in zip(range(self._nout), made):
                 put(values, self._slots[self._nin + self._nfreed + i], result)
             return 0

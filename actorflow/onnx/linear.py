@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from actorflow.onnx.constants import affords, count_while_held
-from actorflow.onnx.values import Array, Order, Value
+from actorflow.onnx.values import Array, Order, Value, in_order
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -49,6 +49,20 @@ def linear(node: Node, spec: TensorSpec, weight: Array, bias: Array | None, axis
     value.make = node.deferred(lambda: make(weight, bias))
     value.linear = Linear(weight, bias, axis, make, node.deferred)
     return value
+
+
+def seen_as(node: Node, value: Value, spec: TensorSpec, axis: int, form: Callable[[Value], Value]) -> Value:
+    """A value of that kind with other axes of length 1, which is read only so; ``form`` makes it of the value."""
+    found: Linear = value.linear
+
+    def make(weight: Array, bias: Array | None) -> tuple[Order, Blob]:
+        order, blob = found.make(weight, bias)
+        return next(iter(form(in_order(value.graph, order, blob)).blobs.items()))
+
+    seen = Value(node.graph, spec)
+    seen.linear = found._replace(axis=axis, make=make)
+    seen.make = found.deferred(lambda: make(found.weight, found.bias))
+    return seen
 
 
 def rescaled(node: Node, value: Value, scale: Array | None, shift: Array | None) -> Value | None:

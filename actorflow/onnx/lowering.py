@@ -394,8 +394,9 @@ def array_of(tensor: TensorProto) -> Any:
 
 def legal(name: str) -> str:
     """A name of the file as one of a node here: printable and without a slash."""
-    shown = "".join([c if c.isprintable() and c != "/" else "_" for c in name])
-    return shown or "_"
+    if name.isprintable() and "/" not in name:  # as nearly all are
+        return name or "_"
+    return "".join([c if c.isprintable() and c != "/" else "_" for c in name])
 
 
 def _path(name: str) -> list[str]:

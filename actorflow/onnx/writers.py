@@ -123,6 +123,10 @@ def _node(kind: str, **attributes: Any) -> Formula:
     return lambda out, op, x: out.node(kind, x, **attributes)
 
 
+def _bitwise(kind: str) -> Formula:
+    return lambda out, op, x: out.node(kind if op.inputs[0].dtype == bool else f"Bitwise{kind}", x)
+
+
 def _weighted(out: Exporter, op: Op, terms: Sequence[str]) -> str:
     return _sum(out, op, [_times(out, op, x, w) for x, w in zip(terms, op.operation.weights, strict=True)])  # type: ignore[attr-defined]
 
@@ -131,83 +135,35 @@ def _cast(out: Exporter, op: Op, x: Sequence[str]) -> str:
     return out.node("Cast", x, to=helper.np_dtype_to_tensor_dtype(op.outputs[0].dtype))
 
 
-#: The rows of elementwise operations; of others than ONNX's own, what they are made of.
+#: Elementwise operations that ONNX has under the same name.
+_SAME = (
+    "Sign", "Reciprocal", "Sqrt", "Exp", "Log", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Tanh",
+    "Asinh", "Acosh", "Atanh", "Erf", "Equal", "Less", "Greater", "Where", "Relu", "Sigmoid",
+)  # fmt: skip
+#: The rows of other elementwise operations: ONNX's name, or what they are made of.
 _FORMULAS: Mapping[str, str | Formula] = {
-    "Copy": "Identity",
-    "Positive": "Identity",
-    "Negative": "Neg",
-    "Absolute": "Abs",
-    "Sign": "Sign",
+    **{name: name for name in _SAME},
+    "Copy": "Identity", "Positive": "Identity", "Negative": "Neg", "Absolute": "Abs", "Deviation": "Sqrt",
+    "LogicalNot": "Not", "Subtract": "Sub", "Multiply": "Mul", "Divide": "Div", "Power": "Pow", "Maximum": "Max",
+    "AtLeast": "Max", "Minimum": "Min", "AtMost": "Min", "LessEqual": "LessOrEqual", "GreaterEqual": "GreaterOrEqual",
+    "LogicalAnd": "And", "LogicalOr": "Or", "LogicalXor": "Xor",
     "Square": lambda out, op, x: out.node("Mul", [x[0], x[0]]),
-    "Reciprocal": "Reciprocal",
-    "Sqrt": "Sqrt",
-    "Deviation": "Sqrt",
-    "Exp": "Exp",
     "Expm1": lambda out, op, x: out.node("Sub", [out.node("Exp", x), _number(out, op, 1)]),
-    "Log": "Log",
     "Log1p": lambda out, op, x: out.node("Log", [out.node("Add", [x[0], _number(out, op, 1)])]),
     "Log2": lambda out, op, x: _times(out, op, out.node("Log", x), 1 / math.log(2)),
     "Log10": lambda out, op, x: _times(out, op, out.node("Log", x), 1 / math.log(10)),
-    "Sin": "Sin",
-    "Cos": "Cos",
-    "Tan": "Tan",
-    "Asin": "Asin",
-    "Acos": "Acos",
-    "Atan": "Atan",
-    "Sinh": "Sinh",
-    "Cosh": "Cosh",
-    "Tanh": "Tanh",
-    "Asinh": "Asinh",
-    "Acosh": "Acosh",
-    "Atanh": "Atanh",
-    "Erf": "Erf",
-    "Floor": _floating("Floor"),
-    "Ceil": _floating("Ceil"),
-    "Round": _floating("Round"),
-    "Trunc": _only("f", _trunc),
-    "IsFinite": _only("f", _is_finite),
-    "IsInf": _only("f", _node("IsInf")),
-    "IsNan": _only("fV", _node("IsNaN")),
-    "LogicalNot": "Not",
-    "BitwiseInvert": lambda out, op, x: out.node("Not" if op.inputs[0].dtype == bool else "BitwiseNot", x),
-    "Subtract": "Sub",
-    "Multiply": "Mul",
-    "Divide": "Div",
-    "FloorDivide": _floor_quotient,
-    "TruncDivide": _only("iu", _node("Div")),
-    "Remainder": _only("iu", _node("Mod")),
-    "Fmod": _node("Mod", fmod=1),
-    "Power": "Pow",
-    "Maximum": "Max",
-    "AtLeast": "Max",
-    "Minimum": "Min",
-    "AtMost": "Min",
-    "Equal": "Equal",
-    "NotEqual": lambda out, op, x: out.node("Not", [out.node("Equal", x)]),
-    "Less": "Less",
-    "LessEqual": "LessOrEqual",
-    "Greater": "Greater",
-    "GreaterEqual": "GreaterOrEqual",
-    "LogicalAnd": "And",
-    "LogicalOr": "Or",
-    "LogicalXor": "Xor",
-    "BitwiseAnd": lambda out, op, x: out.node("And" if op.inputs[0].dtype == bool else "BitwiseAnd", x),
-    "BitwiseOr": lambda out, op, x: out.node("Or" if op.inputs[0].dtype == bool else "BitwiseOr", x),
-    "BitwiseXor": lambda out, op, x: out.node("Xor" if op.inputs[0].dtype == bool else "BitwiseXor", x),
-    "Where": "Where",
-    "Sum": _sum,
-    "WeightedSum": _weighted,
-    "Scale": lambda out, op, x: _times(out, op, x[0], op.operation.factor),
-    "Cast": _cast,
-    "Relu": "Relu",
-    "Sigmoid": "Sigmoid",
+    "Floor": _floating("Floor"), "Ceil": _floating("Ceil"), "Round": _floating("Round"), "Trunc": _only("f", _trunc),
+    "IsFinite": _only("f", _is_finite), "IsInf": _only("f", _node("IsInf")), "IsNan": _only("fV", _node("IsNaN")),
+    "FloorDivide": _floor_quotient, "TruncDivide": _only("iu", _node("Div")), "Remainder": _only("iu", _node("Mod")),
+    "Fmod": _node("Mod", fmod=1), "NotEqual": lambda out, op, x: out.node("Not", [out.node("Equal", x)]),
+    "BitwiseInvert": _bitwise("Not"), "BitwiseAnd": _bitwise("And"), "BitwiseOr": _bitwise("Or"),
+    "BitwiseXor": _bitwise("Xor"), "Sum": _sum, "WeightedSum": _weighted,
+    "Scale": lambda out, op, x: _times(out, op, x[0], op.operation.factor), "Cast": _cast,
     "Silu": lambda out, op, x: out.node("Mul", [x[0], out.node("Sigmoid", x)]),
-    "Gelu": _gelu("none"),
-    "GeluTanh": _gelu("tanh"),
+    "Gelu": _gelu("none"), "GeluTanh": _gelu("tanh"), "Softplus": _softplus,
     "LeakyRelu": lambda out, op, x: out.node("LeakyRelu", x, alpha=op.operation.slope),
     "Elu": lambda out, op, x: out.node("Elu", x, alpha=op.operation.alpha),
-    "Softplus": _softplus,
-}
+}  # fmt: skip
 for _kind, _formula in _FORMULAS.items():
     _elementwise(_kind, _node(_formula) if isinstance(_formula, str) else _formula)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,15 +75,23 @@ def _converted(x: Value, out: Value) -> None:
         return
     if x.dtype.itemsize == 2:
         x = x.astype(np.float32)
-    limits = np.iinfo(out.dtype)
-    low, high = x.dtype.type(limits.min), x.dtype.type(2.0 ** (8 * out.itemsize - (out.dtype.kind == "i")))
-    if not x.size or (np.min(x) >= low and np.max(x) < high):  # neither is so where there is a NaN
+    low, high, least, most = _limits(x.dtype, out.dtype)
+    is_inside = not x.size or (np.minimum.reduce(x, None) >= low and np.maximum.reduce(x, None) < high)
+    if is_inside:  # neither is so where there is a NaN
         np.copyto(out, x, casting="unsafe")
         return
     is_less, is_more = x < low, x >= high
     np.copyto(out, np.where((x == x) & ~(is_less | is_more), x, 0), casting="unsafe")
-    np.copyto(out, out.dtype.type(limits.min), where=is_less)
-    np.copyto(out, out.dtype.type(limits.max), where=is_more)
+    np.copyto(out, least, where=is_less)
+    np.copyto(out, most, where=is_more)
+
+
+@cache
+def _limits(given: DType, wanted: DType) -> tuple[Any, Any, Any, Any]:
+    """The least floating-point number that an integer can be, the first that is too large, and these integers."""
+    limits = np.iinfo(wanted)
+    high = given.type(2.0 ** (8 * wanted.itemsize - (wanted.kind == "i")))
+    return given.type(limits.min), high, wanted.type(limits.min), wanted.type(limits.max)
 
 
 #: Integers with the bits of an element, by its bytes.
@@ -165,7 +174,10 @@ def _expm1_of(x: Value, out: Value) -> None:
 
 def _tanh_of(x: Value, out: Value) -> None:
     """For complex numbers, the zero in ``±1 ± 0j`` at infinity has the sign of the imaginary part."""
-    infinite = np.isinf(x.real) & np.isfinite(x.imag) if x.dtype.kind == "c" else np.False_
+    if x.dtype.kind != "c":
+        np.tanh(x, out=out)
+        return
+    infinite = np.isinf(x.real) & np.isfinite(x.imag)
     zeros = np.copysign(0.0, x.imag) if np.any(infinite) else None
     np.tanh(x, out=out)
     if zeros is not None:

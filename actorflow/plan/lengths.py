@@ -122,7 +122,7 @@ class OpenAxes:
         Raises:
             FeedError, ShapeError: if an axis has no length, or several ones.
         """
-        arrays = [*map(feeds.get, self._sources)] if type(feeds) is dict else []
+        arrays = map(feeds.get, self._sources) if type(feeds) is dict else ()
         shapes = tuple([array.shape for array in arrays if type(array) is np.ndarray])
         lengths = self._known.get(shapes)
         if lengths is None:

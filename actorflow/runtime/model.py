@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
 
 import numpy.typing as npt
 
-from actorflow.errors import FeedError, GraphError, did_you_mean
+from actorflow.errors import FeedError, GraphError, did_you_mean, time_limit
 from actorflow.graph.graph import Graph, targets_of
 from actorflow.graph.nodes import Blob, State, Variable
-from actorflow.interchange import to_numpy
 from actorflow.plan.validate import chosen, states_of
 
 if TYPE_CHECKING:
@@ -193,6 +192,8 @@ class Model:
             >>> graph.run_sync(feeds)[model.outputs["result"]]
             array([2., 4.], dtype=float32)
         """
+        if type(inputs) is dict and inputs.keys() == self.inputs.keys():
+            return {self.inputs[name]: value for name, value in inputs.items()}
         if not isinstance(cast(object, inputs), Mapping):
             got = type(inputs).__name__
             raise TypeError(f"inputs must be arrays by name, {{{next(iter(self.inputs), 'x')!r}: array}}, got {got}")
@@ -238,8 +239,11 @@ class Model:
             {'total': array(5., dtype=float32), 'square/out': array([1., 4.], dtype=float32)}
         """
         wanted = self._wanted(fetch)
-        result = await self.graph.run(self.feeds(inputs), fetch=[*wanted.values()], timeout=timeout)
-        return {name: to_numpy(result[blob]) for name, blob in wanted.items()}
+        if timeout is not None:
+            timeout = time_limit("timeout", timeout)
+        # As by `Graph.run`, whose call would be felt where a model is small.
+        result = await self.graph._runnable().run(self.feeds(inputs), (*wanted.values(),), timeout)
+        return result._by(wanted)
 
     def run_sync(
         self, inputs: Mapping[str, npt.ArrayLike], *, fetch: str | Blob | Iterable[str | Blob] | None = None
@@ -258,8 +262,7 @@ class Model:
             More: actorflow docs running
         """
         wanted = self._wanted(fetch)
-        result = self.graph.run_sync(self.feeds(inputs), fetch=[*wanted.values()])
-        return {name: to_numpy(result[blob]) for name, blob in wanted.items()}
+        return self.graph.run_sync(self.feeds(inputs), fetch=[*wanted.values()])._by(wanted)
 
     async def warm_up(self, *, axes: Mapping[str, int] | None = None, timeout: float | None = None) -> bool:
         """`Graph.warm_up` with the outputs fetched, also for batched runs of as many rows as ``axes`` says.

@@ -160,6 +160,11 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
             break
         return f"{name!r} was not fetched: ask for it, fetch=[{name!r}, ...]; {fetched}"
 
+    def _by(self, names: Mapping[Any, Blob]) -> dict[Any, npt.NDArray[Any]]:
+        """The values as arrays of NumPy, by names that blobs have elsewhere."""
+        values, places = self._values, self._blobs
+        return {name: to_numpy(values[places[blob]]) for name, blob in names.items()}
+
     def __repr__(self) -> str:
         return f"<Result {', '.join(f'{name}: {_describe(value)}' for name, value in self.items())}>"
 

@@ -66,6 +66,11 @@ def check_refused(path: Path, content: bytes, message: str) -> None:
     assert not isinstance(refused.value.__cause__, MemoryError)
 
 
+def nested(levels: int) -> Any:
+    """A formula of a division in a division, and so on."""
+    return json.loads('[[1,["//",' * levels + '[[1,"n"]]' + ",3]],[1]]" * levels)
+
+
 def cut(formula: Any) -> Callable[[dict[str, Any]], Any]:
     return lambda s: node(s, "x").update(shape=[{"length": formula}, 4])
 
@@ -128,8 +133,8 @@ EDITS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a formula of nothing": (cut([]), "node 0: expected the formula of a length"),
     "a division by zero": (cut([[1, ["//", [[1, "n"]], 0]]]), "'//' of 0 is no part of a length"),
     "a long formula": (cut([[1] + ["n"] * 2_000]), "at most 1000 are allowed"),
-    "a deep formula": (cut(json.loads('[[1,["//",' * 51 + '[[1,"n"]]' + ",3]],[1]]" * 51)), "node 0: .*50 deep at most"),
-    "a formula without end": (cut(json.loads('[[1,["//",' * 200 + '[[1,"n"]]' + ",3]],[1]]" * 200)), "node 0: "),
+    "a deep formula": (cut(nested(51)), "node 0: .*50 deep at most"),
+    "a formula without end": (cut(nested(200)), "node 0: "),
     "a dtype": (lambda s: node(s, "x").update(dtype="float31"), "node 0: expected a dtype, got 'float31'"),
     "a dtype of records": (lambda s: node(s, "x").update(dtype="f4,f4"), "node 0: expected a dtype, got 'f4,f4'"),
     "any objects in an array": (lambda s: node(s, "x").update(dtype="object"), r"node 0: expected shape \[\] for any"),

@@ -191,6 +191,45 @@ def test_what_is_read_twice_or_differs_by_pixel_is_not_folded() -> None:
     assert kinds(check(proto, x=weights(1, 3, 4, 4)))["Multiply"] == 1
 
 
+def test_what_stands_behind_a_squeezed_convolution_is_computed_with_it() -> None:
+    """As TensorFlow's convolutions of sequences are exported."""
+    nodes = [
+        node("Conv", "x w", "a"), node("Squeeze", "a two", "b"), node("Add", "b k", "c"), node("Relu", "c", "d"),
+        node("Unsqueeze", "d two", "e"), node("Squeeze", "e two", "f"), node("Exp", "f", "y"),
+    ]  # fmt: skip
+    constants = {"w": weights(4, 3, 1, 3), "two": np.array([2]), "k": weights(4, 1)}
+    loaded = check(model(nodes, [("x", ("n", 3, 1, 9))], [("y", None)], constants), x=weights(2, 3, 1, 9))
+    assert "Sum" not in kinds(loaded)
+    (relu,) = [op for op in loaded.graph.ops if op.operation.kind == "Relu"]
+    assert relu.inputs[0].producers[0].operation.kind in ("Conv", "Bias")
+
+
+@pytest.mark.parametrize("differs", [None, "weight", "order", "step"])
+def test_a_layer_written_out_for_each_step_is_computed_at_once(differs: str | None) -> None:
+    constants = {
+        "rows": np.array([-1, 3]),
+        "k": weights(5),
+        "first": np.array([0]),
+        "w": weights(3, 5),
+        "v": weights(3, 5),
+    }
+    constants |= {f"at{i}": np.array([i]) for i in range(4)}
+    nodes = []
+    for step in range(3):
+        at = 0 if differs == "step" else step
+        nodes += [
+            node("Slice", f"x at{at} at{at + 1} at1", f"s{step}"),
+            node("Reshape", f"s{step} rows", f"r{step}"),
+            node("MatMul", f"r{step} {'v' if differs == 'weight' and step else 'w'}", f"m{step}"),
+            node("Add", f"m{step} k", f"b{step}"),
+            node("Unsqueeze", f"b{step} first", f"u{step}"),
+        ]
+    order = "u0 u2 u1" if differs == "order" else "u0 u1 u2"
+    proto = model([*nodes, node("Concat", order, "y", axis=0)], [("x", ("n", 3, 3))], [("y", None)], constants)
+    loaded = check(proto, x=weights(2, 3, 3))
+    assert (loaded.outputs["y"].producers[0].operation.kind == "Transpose") == (differs is None)
+
+
 def test_a_factor_that_is_not_finite_stays_apart() -> None:
     nodes = [node("Conv", "x w", "a"), node("Mul", "a k", "y")]
     k = np.array([np.inf, 1, 0], "float32").reshape(3, 1, 1)

@@ -118,6 +118,14 @@ class TestTrees:
         for x, y in zip(given, expected, strict=True):
             np.testing.assert_array_equal(model.run_sync({"x": x})["y"], y)
 
+    @pytest.mark.parametrize("is_share", [True, False])
+    def test_one_score_without_compiled_code(self, is_share: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        operation, x = learned.OneScore((4, 9), 0.5, is_share), np.array([[0.5], [0.75], [-1], [np.nan]], "f")
+        expected = operation.compute(x)
+        monkeypatch.setattr(learned, "compiled", lambda name: None)
+        for mine, its in zip(operation.compute(x), expected, strict=True):
+            np.testing.assert_array_equal(mine, its, strict=True)
+
     def test_of_wider_numbers(self) -> None:
         x = rows(20, "float64")
         compare(made("TreeEnsembleRegressor", [("y", FLOAT)], x, n_targets=2, **trees("target", 2)), x)

@@ -14,6 +14,7 @@ from actorflow.onnx import linear
 from actorflow.onnx.refusal import Refused
 from actorflow.onnx.table import Lower, Node, lowers, row, within
 from actorflow.onnx.values import Value
+from actorflow.ops.shaping import Reshape
 
 #: A function of blobs that is computed element by element.
 Form = Callable[..., Any]
@@ -22,7 +23,20 @@ Form = Callable[..., Any]
 def mapped(node: Node, form: Form, *values: Value) -> Value:
     """The value of a function of elements."""
     order, blobs = node.aligned(*values)
-    return node.ordered(order, form(*blobs))
+    x = before_reshaping(blobs[0]) if len(values) == 1 and node.alone[0] else blobs[0]
+    if x is blobs[0]:
+        return node.ordered(order, form(*blobs))
+    return node.ordered(order, ops.reshape(form(x), blobs[0].shape))  # in one pass with what makes it, perhaps
+
+
+def before_reshaping(blob: Any) -> Any:
+    """What a blob has the elements of, in their order: its source where it is made by reshaping."""
+    while blob.producers:
+        made_by = blob.producers[0].operation
+        if type(made_by) is not Reshape or made_by.not_one:
+            break
+        (blob,) = blob.producers[0].inputs
+    return blob
 
 
 def _of_elements(form: Form) -> Lower:

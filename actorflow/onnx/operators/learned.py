@@ -36,12 +36,10 @@ _AGGREGATES: dict[str | int, str] = {
 }  # fmt: skip
 #: Types of numbers that compiled code compares and adds up.
 _WIDE = (np.dtype(np.float32), np.dtype(np.float64))
-#: Numbers of other aggregates than sums.
-_ORDERS = {"min": 1, "max": 2}
+#: Aggregates in the order of the numbers that compiled code knows them by.
+_HOW = ("sum", "mean", "min", "max")
 #: Numbers of leaves that are added up at a time.
 _AT_A_TIME = 1 << 20
-#: Most decisions, of all nodes for all rows, that are made at once instead of those on the ways alone.
-_MOST_NODES = 1 << 16
 
 
 def _transformed(x: Any, how: str | int) -> Any:
@@ -99,7 +97,7 @@ class Trees(Operation):
         features: Number of features that they ask for.
     """
 
-    arguments = ("x", "feature", "split", "mode", "missing", "children", "roots", "weights")
+    arguments = ("x", "nodes", "split", "roots", "weights")  # of nodes: the other columns of `_Nodes` side by side
     differentiable = False
 
     depth: int
@@ -117,33 +115,27 @@ class Trees(Operation):
         return (TensorSpec((x.shape[0], weights.shape[1]), weights.dtype),)
 
     def compute(self, *inputs: Any) -> Any:
-        x, *tables, weights = inputs
-        found, x = np.empty((len(x), weights.shape[1])), np.ascontiguousarray(x)
+        x, *_, roots, weights = inputs
+        how = _HOW.index(self.aggregate)
         if (module := compiled("trees")) is not None and x.dtype in _WIDE and weights.dtype in _WIDE:
-            forest = kept(self).derived("trees").of(inputs[1:], partial(_forest, module))
-            forest.put(x.astype(np.float64, copy=False), found, _ORDERS.get(self.aggregate, 0))
+            found = kept(self).derived("trees").of(inputs[1:], partial(_forest, module)).of(x, how)
         else:
-            step = max(1, _AT_A_TIME // (len(tables[-1]) * weights.shape[1]))
+            found = np.empty((len(x), weights.shape[1]))
+            step, tables = max(1, _AT_A_TIME // weights[roots].size), _unpacked(*inputs[1:])
             for start in range(0, len(x), step):
-                said = weights.take(self._ends(x[start : start + step], *tables), axis=0).astype(np.float64)
-                combined = {"min": np.minimum, "max": np.maximum}.get(self.aggregate, np.add)
-                found[start : start + step] = combined.accumulate(said, axis=1)[:, -1]  # in the order of the trees
-        if self.aggregate in _ORDERS:
-            found[np.isinf(found)] = 0  # no leaf has said anything
-        return (found / len(tables[-1]) if self.aggregate == "mean" else found).astype(weights.dtype, copy=False)
+                said = weights.take(self._ends(x[start : start + step], tables), axis=0).astype(np.float64)
+                added = (np.add, np.add, np.minimum, np.maximum)[how]
+                found[start : start + step] = added.accumulate(said, axis=1)[:, -1]  # in the order of the trees
+            if how == 1:
+                found /= len(roots)
+            elif how:
+                found[np.isinf(found)] = 0  # no leaf has said anything
+        return found.astype(weights.dtype, copy=False)
 
-    def _ends(
-        self, x: Array, feature: Array, split: Array, mode: Array, missing: Array, children: Array, roots: Array
-    ) -> Array:
+    def _ends(self, x: Array, nodes: _Nodes) -> Array:
         """The leaf of each tree that each row ends in."""
-        row, pairs, count = np.arange(len(x))[:, np.newaxis], children.reshape(-1), len(feature)
-        if len(x) * count <= _MOST_NODES:  # what all nodes decide at once, and then the ways from the roots
-            goes = self._goes(x.take(feature, axis=1), split, mode, missing)
-            below = (pairs.take(2 * np.arange(count) + goes) + count * row).reshape(-1)
-            at = roots + count * row
-            for _ in range(self.depth):
-                at = below.take(at)
-            return at - count * row
+        feature, split, mode, missing, children, roots, _ = nodes
+        row, pairs = np.arange(len(x))[:, np.newaxis], children.reshape(-1)
         at, flat = np.broadcast_to(roots, (len(x), len(roots))), x.reshape(-1)
         for _ in range(self.depth):
             value = flat.take(feature.take(at) + row * x.shape[1])
@@ -158,9 +150,15 @@ class Trees(Operation):
         return goes | (missing & np.isnan(value)) if value.dtype.kind == "f" else goes
 
 
+def _unpacked(nodes: Array, split: Array, roots: Array, weights: Array) -> _Nodes:
+    """The nodes, of the inputs of `Trees`."""
+    feature, mode, missing = np.ascontiguousarray(nodes.T[:3])
+    return _Nodes(feature, split, mode, missing != 0, np.ascontiguousarray(nodes[:, 3:]), roots, weights)
+
+
 def _forest(module: Any, *tables: Array) -> Any:
     """The same trees for compiled code."""
-    trees = _Nodes(*tables)
+    trees = _unpacked(*tables)
     nodes = np.empty(len(trees.feature), module.NODE)
     columns = (trees.split, trees.feature, *trees.children.T, trees.mode, trees.missing)
     for name, each in zip(module.NODE["names"], columns, strict=True):
@@ -198,7 +196,9 @@ def _trees(node: Node, nodes: _Nodes, aggregate: str) -> Any:
         raise Refused("it has no trees, or they ask for features of negative numbers")
     modes = tuple(sorted({*nodes.mode[(nodes.children != np.arange(count)[:, None]).any(axis=1)].tolist()}))
     how = Trees(_depth(nodes), modes or (0,), aggregate, 1 + int(nodes.feature.max()))
-    return node.graph.apply(how, x, *[constant(node.graph, each) for each in nodes])
+    table = np.column_stack((nodes.feature, nodes.mode, nodes.missing, nodes.children)).astype(np.int64)
+    tables = table, nodes.split, nodes.roots, nodes.weights
+    return node.graph.apply(how, x, *[constant(node.graph, each) for each in tables])
 
 
 def _numbers(node: Node, name: str, kind: Any = None) -> Array:
@@ -302,11 +302,12 @@ class OneScore(Operation):
         return TensorSpec((x.shape[0],), np.dtype(np.int64)), TensorSpec((x.shape[0], 2), x.dtype)
 
     def compute(self, *inputs: Any) -> Any:
-        x = inputs[0][:, 0]
-        scores = np.empty((len(x), 2), x.dtype)
-        np.subtract(x.dtype.type(self.is_share), x, out=scores[:, 0])
-        scores[:, 1] = x
-        return np.array(self.labels).take(x > self.border), scores
+        (x,) = inputs
+        if (module := compiled("trees")) is not None and x.dtype == np.float32 and x.flags.c_contiguous:
+            return module.of_one(x, *self.labels, self.border, self.is_share)
+        scores = np.multiply(x, x.dtype.type((-1, 1)))
+        scores[:, 0] += self.is_share
+        return np.array(self.labels).take(scores[:, 1] > self.border), scores
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         other, own = ops.split(grads[1], 2, axis=1)

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 from onnx import helper
 
 from actorflow import ops
+from actorflow.graph.graph import Graph
+from actorflow.graph.nodes import Blob, Op
+from actorflow.onnx import linear
 from actorflow.onnx.constants import constant, spend
-from actorflow.onnx.operators.elementwise import check_numbers
+from actorflow.onnx.operators.elementwise import before_reshaping, check_numbers
 from actorflow.onnx.refusal import DependsOnData, Refused
 from actorflow.onnx.table import Node, lowers, within
 from actorflow.onnx.values import Order, Value, common_order, usual
-from actorflow.ops.fills import Fill, Numbers
+from actorflow.ops.fills import Constant, Fill, Numbers
+from actorflow.ops.indexing import Slice
+from actorflow.ops.linalg import Bias, Inner
 from actorflow.ops.shaping import Reshape
 from actorflow.spec import Length, TensorSpec, long, may_equal
 
@@ -53,11 +59,24 @@ def reshaped(node: Node, x: Value, shape: Sequence[Any]) -> Value:
     lengths = tuple([whole // known if free and not isinstance(n, Length) and n == -1 and known else n for n in shape])
     if lengths == x.shape:
         return x
+    if x.linear is not None and node.alone[0] and (old := _kept_axes(x.shape)) and x.linear.axis % x.rank in old:
+        new = _kept_axes(lengths)
+        if [x.shape[i] for i in old] == [lengths[i] for i in new]:
+            axis = new[old.index(x.linear.axis % x.rank)]
+            return linear.seen_as(node, x, TensorSpec(lengths, x.dtype), axis, partial(_in_shape, node, lengths))
+    return _in_shape(node, lengths, x)
+
+
+def _kept_axes(shape: Sequence[Any]) -> list[int]:
+    return [axis for axis, length in enumerate(shape) if _counts(length)]
+
+
+def _in_shape(node: Node, lengths: tuple[Any, ...], x: Value) -> Value:
     for order in x.orders[:1]:
         kept = _order_after(x.shape, lengths, order)
         if kept is not None and kept != usual(len(lengths)):
             return node.ordered(kept, ops.reshape(x.blob(order), tuple([lengths[i] for i in kept])))
-    return node.usual(ops.reshape(x.blob(), lengths))
+    return node.usual(ops.reshape(before_reshaping(x.blob()), lengths))
 
 
 def _order_after(old: Sequence[Any], new: Sequence[Any], order: Order) -> Order | None:
@@ -78,7 +97,7 @@ def _order_after(old: Sequence[Any], new: Sequence[Any], order: Order) -> Order 
 
 def _runs(old: Sequence[Any], new: Sequence[Any]) -> list[tuple[list[int], list[int]]] | None:
     """The shortest runs of axes that become runs of axes of as many elements; None where that is not known."""
-    left, right = ([i for i, n in enumerate(shape) if _counts(n)] for shape in (old, new))
+    left, right = _kept_axes(old), _kept_axes(new)
     runs = []
     while left and right:
         before, after = [left.pop(0)], [right.pop(0)]
@@ -160,7 +179,56 @@ def _concat(node: Node) -> Value:
     rank = values[0].rank
     order = common_order(values, rank)
     axis = order.index(within(node.attribute("axis", 1), rank))
-    return node.ordered(order, ops.concat([value.blob(order) for value in values], axis=axis))
+    parts = [value.blob(order) for value in values]
+    whole = _at_once(node.graph, parts, axis)
+    return node.ordered(order, ops.concat(parts, axis=axis) if whole is None else whole)
+
+
+def _at_once(graph: Graph, parts: Sequence[Blob], axis: int) -> Blob | None:
+    """The steps of a sequence that a layer was applied to one by one, computed at once; None if parts are not these."""
+    chains = [_chain(part) for part in parts]
+    if len(chains[0]) < 2 or len({len(chain) for chain in chains}) > 1:
+        return None
+    (slicing, *layer), steps = chains[0], len(chains)
+    x, key = slicing.inputs[0], cast(Slice, slicing.operation).key
+    at = next((i for i, part in enumerate(key) if part == (0, 1, 1)), len(x.shape))
+    if steps == 1 or at >= len(x.shape) - 1 or x.shape[at] != steps:
+        return None
+    for step, (own, *others) in enumerate(chains):
+        expected = Slice((*key[:at], (step, step + 1, 1), *key[at + 1 :]))
+        if own.inputs[0] is not x or own.operation != expected or not all(map(_is_alike, others, layer)):
+            return None
+    y = x
+    for op in layer:
+        if not isinstance(op.operation, Reshape):
+            y = graph.apply(op.operation, y, *op.inputs[1:])
+    whole = [*y.shape[:at], *y.shape[at + 1 :]]
+    whole.insert(axis, 1)
+    return ops.moveaxis(y, at, axis) if tuple(whole) == parts[0].shape else None
+
+
+def _chain(part: Blob) -> list[Op]:
+    """The ops from a slice to a part: products, biases, and what only drops and adds axes; none if there are others."""
+    found: list[Op] = []
+    while part.producers:
+        found.insert(0, op := part.producers[0])
+        if isinstance(op.operation, Slice):
+            return found
+        if not isinstance(op.operation, Inner | Bias | Reshape):
+            break
+        part = op.inputs[0]
+        before, after = ([n for n in blob.shape if _counts(n)] for blob in (part, op.outputs[0]))
+        if isinstance(op.operation, Reshape) and before != after:
+            break
+    return []
+
+
+def _is_alike(a: Op, b: Op) -> bool:
+    """Whether two ops do the same, with the same constants beside their first input."""
+    pairs = [(x, y) for x, y in zip(a.inputs[1:], b.inputs[1:], strict=True) if x is not y]
+    makers = [[op.operation for blob in pair for op in blob.producers] for pair in pairs]
+    are_equal = [len(each) == 2 and isinstance(each[0], Constant) and each[0] == each[1] for each in makers]
+    return a.operation == b.operation and all(are_equal)
 
 
 @lowers("Split")

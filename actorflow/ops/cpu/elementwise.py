@@ -14,6 +14,9 @@ from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel
 from actorflow.spec import TensorSpec
 
+#: So many elements are chosen sooner by NumPy than by their bits.
+_FEW = 1 << 13
+
 
 @kernel(ops.Copy, inplace=True)
 @kernel(ops.Dummy, inplace=True)
@@ -29,6 +32,9 @@ def _where(operation: Operation, inputs: list[Array], outputs: list[Array]) -> N
     if b.ndim == 0 and condition.shape == a.shape == y.shape and a.dtype.kind in "fV" and not b.any():
         for kept, values, out in flat_blocks(condition, a, y):
             keep_where(kept, values, out)
+        return
+    if y.size <= _FEW:
+        y[...] = np.where(condition, a, b)
         return
     condition, a, b = (x if x.shape == y.shape else np.broadcast_to(x, y.shape) for x in inputs)
     bits = BITS.get(y.itemsize)

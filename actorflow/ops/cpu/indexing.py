@@ -16,6 +16,9 @@ from actorflow.ops.registry import kernel
 
 Key = tuple[Any, ...]
 
+#: So many elements are sooner copied once more than all indices are looked at.
+_FEW = 1 << 12
+
 
 @kernel(ops.Slice, returns=True)
 def _slice(operation: ops.Slice, inputs: list[Array], outputs: None) -> list[Array]:
@@ -119,11 +122,17 @@ def _from_front(kind: str, indices: Array, length: int) -> Indices:
 
 @kernel(ops.Take)
 def _take(operation: ops.Take, inputs: list[Array], outputs: list[Array]) -> None:
-    x, indices = inputs
+    (x, indices), (y,) = inputs, outputs
+    if y.size <= _FEW:
+        try:
+            y[...] = x.take(indices, operation.axis)
+            return
+        except (IndexError, TypeError):  # its message says less; it takes no unsigned numbers of 64 bits
+            pass
     # Other modes than "raise" write into the output without a buffer; this one counts from the end.
     places = _checked("Take", indices, -x.shape[operation.axis], x.shape[operation.axis])
     if places.size:
-        np.take(x, places, axis=operation.axis, out=outputs[0], mode="wrap")
+        np.take(x, places, axis=operation.axis, out=y, mode="wrap")
 
 
 @kernel(ops.TakeDown)

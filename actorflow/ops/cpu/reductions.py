@@ -21,12 +21,16 @@ from actorflow.spec import TensorSpec
 _RUN = 64
 #: Fewer columns than this are too few for BLAS: where there are many rows, some are seen as one.
 _NARROW, _MANY = 64, 4096
+#: Where no run is longer, NumPy's own sum of so many elements is sooner done.
+_MUCH = 1 << 15
 #: Runs along the last axis are at least so long; else NumPy's own sum is as exact, and sooner done.
 _LEAST_RUN = 16
 #: Sums of so few runs are added up in their own dtype.
 _FEW = 16
 #: Likewise, for what BLAS cannot do.
 _SHORT_RUN = 512
+#: With fewer runs, NumPy is sooner done all the same.
+_MANY_RUNS = 512
 
 
 def sum_axes(x: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
@@ -68,7 +72,7 @@ def _is_long(x: Array, axes: tuple[int, ...], columns: tuple[int, int, int] | No
     outer, length, inner = columns
     if inner == 1:
         return bool((x.size > _MANY and x.itemsize == 4) or (length < _RUN and outer > 1))
-    return bool(length > _RUN or inner < _NARROW or x.size > _MANY)
+    return bool(length > _RUN or inner < _NARROW or x.size > _MUCH)
 
 
 def _summed(x: Array, axes: tuple[int, ...]) -> Array:
@@ -220,7 +224,7 @@ def _reduce(operation: Reduction, inputs: list[Array], outputs: list[Array]) -> 
     (x,), (out,), ufunc = inputs, outputs, operation.ufunc
     axes = operation.axes(x.ndim)
     columns = _columns(x, axes)
-    if columns is None or not 1 < columns[2] < _SHORT_RUN:
+    if columns is None or not 1 < columns[2] < _SHORT_RUN or columns[0] * columns[1] < _MANY_RUNS:
         ufunc.reduce(x, axis=axes, keepdims=operation.keepdims, out=out)
         return
     # NumPy goes by the short runs behind the axes, ten times as slowly.

@@ -2,7 +2,7 @@
 """What rows get from decision trees: what NumPy does a step of all trees at a time takes longer for few rows."""
 
 cimport numpy as cnp
-from libc.math cimport INFINITY
+from libc.math cimport INFINITY, isinf
 
 cnp.import_array()
 
@@ -73,18 +73,22 @@ cdef class Forest:
         self._trees, self._targets = roots.shape[0], weights.shape[1]
         self._is_usual = not nodes["how"].any()
 
-    def put(self, cnp.ndarray x, cnp.ndarray y, int how):
-        """Put what rows get of all trees into ``y``, float64 (rows, targets), ``x`` being float64 (rows, features).
+    def of(self, cnp.ndarray x, int how):
+        """What rows get of all trees, float64 (rows, targets); ``x`` is float32 or float64 (rows, features).
 
-        ``how`` is 0 for sums, in the order of the trees, 1 for the least and 2 for the largest numbers.
+        ``how`` is 0 for sums, in the order of the trees, 1 for means, 2 for the least and 3 for the largest numbers.
         """
-        cdef Py_ssize_t row, tree, target, rows = y.shape[0], wide = x.shape[1], targets = self._targets
-        cdef const double* given = <const double*>cnp.PyArray_DATA(x)
+        x = cnp.PyArray_GETCONTIGUOUS(x)
+        cdef cnp.npy_intp[2] shape = [x.shape[0], self._targets]
+        cdef cnp.ndarray y = cnp.PyArray_EMPTY(2, shape, cnp.NPY_DOUBLE, 0)
+        cdef Py_ssize_t row, tree, target, rows = x.shape[0], wide = x.strides[0], targets = self._targets
+        cdef const char* given = <const char*>cnp.PyArray_DATA(x)
+        cdef bint is_wide = cnp.PyArray_TYPE(x) == cnp.NPY_DOUBLE
         cdef double* found = <double*>cnp.PyArray_DATA(y)
         cdef const double* leaf
         cdef cnp.int32_t at[ABREAST]
         cdef int i, count
-        cdef double first = 0 if how == 0 else INFINITY if how == 1 else -INFINITY
+        cdef double first = 0 if how < 2 else INFINITY if how == 2 else -INFINITY
         with nogil:
             for row in range(rows):
                 for target in range(targets):
@@ -94,21 +98,27 @@ cdef class Forest:
                     count = <int>min(ABREAST, self._trees - tree)
                     for i in range(count):
                         at[i] = self._roots[tree + i]
-                    self._walk(given, at, count)
+                    self._walk(given, is_wide, at, count)
                     for i in range(count):
                         leaf = self._weights + at[i] * targets
                         for target in range(targets):
-                            if how == 0:
+                            if how < 2:
                                 found[target] += leaf[target]
-                            elif how == 1:
+                            elif how == 2:
                                 found[target] = min(found[target], leaf[target])
                             else:
                                 found[target] = max(found[target], leaf[target])
                     tree += count
+                for target in range(targets):
+                    if how == 1:
+                        found[target] /= self._trees
+                    elif how and isinf(found[target]):  # no leaf has said anything
+                        found[target] = 0
                 given += wide
                 found += targets
+        return y
 
-    cdef void _walk(self, const double* x, cnp.int32_t* at, int count) noexcept nogil:
+    cdef void _walk(self, const char* x, bint is_wide, cnp.int32_t* at, int count) noexcept nogil:
         """Go from nodes to the leaves below them."""
         cdef const Node* node
         cdef cnp.int32_t below
@@ -119,10 +129,28 @@ cdef class Forest:
             moved = False
             for i in range(count):
                 node = self._nodes + at[i]
-                value = x[node.feature]
+                value = (<const double*>x)[node.feature] if is_wide else (<const float*>x)[node.feature]
                 if self._is_usual:
                     below = node.below[(value <= node.split) | (node.missing & (value != value))]
                 else:
                     below = node.below[_goes(node, value)]
                 moved |= below != at[i]
                 at[i] = below
+
+
+def of_one(cnp.ndarray x, long long first, long long second, float border, float whole):
+    """The labels that scores of the second of two classes decide, and the scores of both: ``whole - x`` and ``x``.
+
+    ``x`` is float32, with nothing between its numbers in memory.
+    """
+    cdef cnp.npy_intp[2] shape = [x.shape[0], 2]
+    cdef cnp.ndarray labels = cnp.PyArray_EMPTY(1, shape, cnp.NPY_INT64, 0)
+    cdef cnp.ndarray scores = cnp.PyArray_EMPTY(2, shape, cnp.NPY_FLOAT, 0)
+    cdef const float* given = <const float*>cnp.PyArray_DATA(x)
+    cdef float* found = <float*>cnp.PyArray_DATA(scores)
+    cdef cnp.int64_t* label = <cnp.int64_t*>cnp.PyArray_DATA(labels)
+    cdef Py_ssize_t i
+    for i in range(shape[0]):
+        label[i] = second if given[i] > border else first
+        found[2 * i], found[2 * i + 1] = whole - given[i], given[i]
+    return labels, scores
