@@ -116,23 +116,10 @@ def test_functions_on_elements(world: World, function: np.ufunc) -> None:
 @pytest.mark.together("function", [np.add, np.divide, np.power, np.less, np.bitwise_or], ids=lambda f: f.__name__)
 def test_functions_of_arrays_and_numbers(world: World, function: np.ufunc) -> None:
     loop = world.form.Loop(function)
-    numbers = [
-        2.0,
-        -0.0,
-        1e300,
-        3,
-        99,
-        100,
-        -1,
-        1 << 70,
-        np.float32(0.5),
-        np.int8(3),
-        np.float64(1e40),
-        np.ones((2, 1)),
-    ]
+    numbers = [2.0, -0.0, 1e300, 3, 99, 100, -1, 1 << 70, np.float32(0.5), np.int8(3), np.float64(1e40)]
     for dtype in DTYPES:
         for x in (drawn(dtype, (2, 3), 1), drawn(dtype, (), 2)):
-            for number in numbers:
+            for number in (*numbers, np.ones((2, 1))):
                 check(loop.of_two(world(x), number), lambda x=x, n=number: function(x, n), x.size)
                 check(loop.of_two(number, world(x)), lambda x=x, n=number: function(n, x), x.size)
     for other in ("1", True, 1j, None, np.datetime64("2020-01-01")):
@@ -192,15 +179,8 @@ def test_writing(world: World) -> None:
             assert world.desk.write(array, key, world(value) if isinstance(value, np.ndarray) else value)
             assert np.array_equal(array._node.value, wanted)
             assert array._node.value.ctypes.data == address  # nothing else could see it
-    for wrong, key in (
-        (1j, 0),
-        (True, 0),
-        ("1", 0),
-        (1.0, [0]),
-        (1.0, 9),
-        (np.ones(9, np.float32), 0),
-        (np.ones(4) * 1j, 0),
-    ):
+    many, imaginary = np.ones(9, np.float32), np.ones(4) * 1j
+    for wrong, key in ((1j, 0), (True, 0), ("1", 0), (1.0, [0]), (1.0, 9), (many, 0), (imaginary, 0)):
         assert world.desk.write(world(np.zeros((3, 4), np.float32)), key, wrong) is False
     with pytest.raises(OverflowError):
         world.desk.write(world(np.zeros(3, np.int8)), 0, 300)
