@@ -1637,7 +1637,8 @@ cdef class Loop:
                     out = np.PyArray_NewCopy(out, np.NPY_CORDER)
         except Exception:
             return None
-        same = np.PyArray_SIZE(<np.ndarray>node.value) == size and np.PyArray_NDIM(<np.ndarray>node.value) == rank
+        # Where there are no elements, an equal number of them says nothing.
+        same = size and np.PyArray_SIZE(<np.ndarray>node.value) == size and np.PyArray_NDIM(<np.ndarray>node.value) == rank
         return the_desk.shown(out, node.evaluator, node.shape if same else (<object>out).shape)
 
     cdef np.ndarray looped(
