@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
+from operator import attrgetter
 from typing import Any, Self, cast
 
 import numpy as np
@@ -31,6 +32,7 @@ from actorflow.ops.shaping import Transpose
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
+_TURNED = attrgetter("T")
 #: DLPack's number of the CPU.
 _DLPACK_HOST = 1
 
@@ -44,7 +46,7 @@ def _operators(
 ) -> tuple[_Operator, _Operator, Callable[[Any, Any], Any]]:
     """The methods of an operator: with the array on the left, on the right, and in place."""
     op = elementwise_primitive(kind())
-    at_once = op.loop.of_two
+    at_once, over = op.loop.of_two, op.loop.onto
 
     def left(self: Array, other: Any, /) -> Array:
         found: Array | None = at_once(self, other)
@@ -59,6 +61,8 @@ def _operators(
         return recorded(op, other, self) if _is_operand(other) else NotImplemented
 
     def in_place(self: Array, other: Any, /) -> Array:
+        if over(self, other):
+            return self
         found = left(self, other)
         return self._in_place(symbol, found) if found is not NotImplemented else found
 
@@ -168,6 +172,16 @@ class Array(Holder, Methods["Array"]):
 
     def _permuted(self, axes: tuple[int, ...]) -> Array:
         return applied_to(self, Transpose, axes)
+
+    @property
+    def T(self) -> Array:  # noqa: N802  the standard's name
+        """The transpose of a matrix.
+
+        Raises:
+            ShapeError: if there are not two axes.
+        """
+        found: Array | None = desk.call(_TURNED, self, True) if len(self._node.shape) == 2 else None
+        return super().T if found is None else found
 
     _module = "actorflow.array"
     sum, mean, prod = map(_of_axis, (statistical.sum, statistical.mean, statistical.prod))

@@ -399,34 +399,33 @@ class Run:
                 node.error = failed[node]
             else:
                 outputs.append(i)
-        if not await self._compute_some(service, outputs) and len(outputs) > 1:
-            for i in outputs:  # the failure may concern only some of them
-                await self._compute_some(service, [i])
+        if outputs:
+            await self._compute_some(service, outputs)
         self._let_go()
 
-    async def _compute_some(self, service: Service, outputs: Sequence[int]) -> bool:
-        """Compute some of the results of accelerators; return whether that went well."""
-        if not outputs:
-            return True
+    async def _compute_some(self, service: Service, outputs: Sequence[int]) -> None:
+        """Compute some of the results of accelerators, one by one if they cannot be had together."""
         produced, nodes = self.description.produced, self._nodes
         try:
             found = await self._served(service, outputs)
         except BaseException as error:  # noqa: BLE001  raised to all who ask for the value
-            at, cause = outputs[0], error
-            if isinstance(error, OpError) and self.form is not None:
-                at, cause = self.form.step_of(error), error.__cause__ or error
-            failure = explain(nodes[at], cause)
+            cause = error
+        else:
+            for i, value in zip(outputs, found, strict=True):
+                self._session.memory_of(produced[i]).count(value)
+                produced[i].value = value  # its memory is the service's to use again
+            self.is_program = True
+            return
+        if len(outputs) > 1:  # the failure may concern only some of them; no error is shown before that is known
+            del cause
             for i in outputs:
-                produced[i].error = failure
-            if len(outputs) == 1:
-                self.calls.append(Call(nodes[at].name, 0, True))
-            return False
-        for i, value in zip(outputs, found, strict=True):
-            produced[i].error = None
-            self._session.memory_of(produced[i]).count(value)
-            produced[i].value = value  # its memory is the service's to use again
-        self.is_program = True
-        return True
+                await self._compute_some(service, [i])
+            return
+        at = outputs[0]
+        if isinstance(cause, OpError) and self.form is not None:
+            at, cause = self.form.step_of(cause), cause.__cause__ or cause
+        produced[outputs[0]].error = explain(nodes[at], cause)
+        self.calls.append(Call(nodes[at].name, 0, True))
 
     async def _served(self, service: Service, outputs: Sequence[int]) -> list[Any]:
         """The results at some positions, by a graph of the service."""
@@ -507,10 +506,10 @@ def _parts(
 
 def _run(session: JobSession, nodes: list[Record], wanted: set[Record], is_placed: bool = False) -> Run:
     description = describe(nodes, wanted, is_placed)
-    structure = structures.get(description.key)
+    structure = structures.known.get(description.key)
     if structure is None:
         structure = Structure(not is_placed and _has_large(nodes))
-        structures.put(description.key, structure)
+        structures.known.put(description.key, structure)
         structure.repeats = len(common(nodes)) if is_placed else 0
     structure.times_met += 1
     return Run(session, nodes, description, structure)

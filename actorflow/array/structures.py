@@ -127,17 +127,9 @@ class Structures:
     """The structures that were seen last, and the lines that began them."""
 
     def __init__(self) -> None:
-        self._known: RecentCache[Structure] = RecentCache(_MOST_STRUCTURES)
+        self.known: RecentCache[Structure] = RecentCache(_MOST_STRUCTURES)
         #: By the identity of the code, which is kept, since a hash of it takes a hash of all its constants.
         self._starts: dict[tuple[int, int], CodeType] = {}
-
-    def get(self, key: Hashable) -> Structure | None:
-        """The knowledge of a structure."""
-        return self._known.get(key)
-
-    def put(self, key: Hashable, structure: Structure) -> None:
-        """Remember a structure."""
-        self._known.put(key, structure)
 
     def begin(self, node: Record) -> None:
         """Remember that a structure that has come again begins with a record."""

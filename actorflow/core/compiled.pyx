@@ -1447,13 +1447,7 @@ cdef class Desk:
         try:
             if np.PyArray_SIZE(<np.ndarray>found) > limit and found[key].size > limit:
                 return False
-            # The record has the value, and so do the lease and this call, which has the record beside the array.
-            if (
-                Py_REFCNT(<PyObject *>found) != 2 + (node.lease is not None)
-                or Py_REFCNT(<PyObject *>node) != 2
-                or np.PyArray_BASE(<np.ndarray>found) is not NULL
-                or not np.PyArray_ISWRITEABLE(<np.ndarray>found)
-            ):
+            if not is_alone(node, found):
                 if np.PyArray_SIZE(<np.ndarray>found) > limit:
                     return False
                 found = np.PyArray_NewCopy(<np.ndarray>found, np.NPY_CORDER)
@@ -1515,6 +1509,16 @@ cdef inline int check_error() except -1:
     return 0 if PyErr_Occurred() is NULL else -1
 
 
+cdef bint is_alone(Node node, object found) noexcept:
+    """Whether nothing else can see the value of a record: that, the lease and the caller have it, which has the record, too."""
+    return (
+        Py_REFCNT(<PyObject *>found) == 2 + (node.lease is not None)
+        and Py_REFCNT(<PyObject *>node) == 2
+        and np.PyArray_BASE(<np.ndarray>found) is NULL
+        and np.PyArray_ISWRITEABLE(<np.ndarray>found)
+    )
+
+
 cdef inline bint is_flat(np.ndarray x) noexcept:
     return np.PyArray_ISBEHAVED_RO(x) and (np.PyArray_IS_C_CONTIGUOUS(x) or np.PyArray_IS_F_CONTIGUOUS(x))
 
@@ -1572,6 +1576,31 @@ cdef class Loop:
             return self.result(left, 2, left.value, x2) if is_plain(x2) else None
         return self.result(left, 2, left.value, right.value)
 
+    def onto(self, x, other):
+        cdef Node node = the_desk.there(x), right = the_desk.there(other)
+        cdef object found, value
+        cdef np.ndarray array
+        cdef np.npy_intp size
+        cdef int rank, j, at
+        if self._function is None or node is None or right is None and not is_plain(other):
+            return False
+        found, value = node.value, other if right is None else right.value
+        array = <np.ndarray>value if type(value) is np.ndarray else None
+        rank, size = np.PyArray_NDIM(<np.ndarray>found), np.PyArray_SIZE(<np.ndarray>found)
+        if size < 2 or size > <Py_ssize_t>node.evaluator.at_once or rank > MOST_AXES or not is_alone(node, found):
+            return False
+        if array is not None:
+            at = rank - np.PyArray_NDIM(array)
+            if at < 0:
+                return False
+            for j in range(np.PyArray_NDIM(array)):
+                if np.PyArray_DIM(array, j) != 1 and np.PyArray_DIM(array, j) != np.PyArray_DIM(<np.ndarray>found, at + j):
+                    return False
+        try:
+            return self.looped(2, found, value, rank, np.PyArray_DIMS(<np.ndarray>found), size, found) is not None
+        except Exception:
+            return False
+
     cdef object result(self, Node node, int count, object x1, object x2):
         """The result for arrays and numbers, one of which is the value of a record; None if it takes long or fails."""
         cdef np.npy_intp shape[MOST_AXES]
@@ -1605,7 +1634,7 @@ cdef class Loop:
         if size > limit:
             return None
         try:
-            out = self.looped(count, x1, x2, rank, shape, size)
+            out = self.looped(count, x1, x2, rank, shape, size, None)
             if out is None:
                 found = call_quietly(self._function, (x1,) if count == 1 else (x1, x2))
                 if type(found) is not np.ndarray:
@@ -1615,20 +1644,24 @@ cdef class Loop:
                     out = np.PyArray_NewCopy(out, np.NPY_CORDER)
         except Exception:
             return None
-        same = np.PyArray_SIZE(<np.ndarray>node.value) == size and np.PyArray_NDIM(<np.ndarray>node.value) == rank
+        # Where there are no elements, an equal number of them says nothing.
+        same = size and np.PyArray_SIZE(<np.ndarray>node.value) == size and np.PyArray_NDIM(<np.ndarray>node.value) == rank
         return the_desk.shown(out, node.evaluator, node.shape if same else (<object>out).shape)
 
     cdef np.ndarray looped(
-        self, int count, object x1, object x2, int rank, np.npy_intp *shape, np.npy_intp size
+        self, int count, object x1, object x2, int rank, np.npy_intp *shape, np.npy_intp size, np.ndarray out
     ):
-        """The result of NumPy's loop for exactly these types, walked as NumPy does; None if there is none, or it would not."""
+        """The result of NumPy's loop for exactly these types, walked as NumPy does; None if there is none, or it would not.
+
+        It is written into an array of its shape, if one is given, where that has its type, too.
+        """
         cdef Walk walk
         cdef int types[2]
         cdef int i, j, at, number = -1
         cdef np.npy_intp step
         cdef np.npy_intp last[3]
         cdef np.npy_intp steps[3]
-        cdef np.ndarray array, out
+        cdef np.ndarray array
         cdef object operand
         if self._ufunc is None or self._ufunc.nin != count:
             return None
@@ -1651,7 +1684,10 @@ cdef class Loop:
             walk.pointers[number] = walk.number
         if not self.find(count, types):
             return None
-        out = np.PyArray_EMPTY(rank, shape, self._types[2], 0)
+        if out is None:
+            out = np.PyArray_EMPTY(rank, shape, self._types[2], 0)
+        elif np.PyArray_TYPE(out) != self._types[2]:
+            return None
         if not size:
             return out
         walk.pointers[count] = np.PyArray_BYTES(out)

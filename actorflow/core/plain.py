@@ -1280,6 +1280,25 @@ class Loop:
             return None
         return self._result(left or right, x1 if left is None else left.value, x2 if right is None else right.value)
 
+    def onto(self, x: Any, other: Any) -> bool:
+        """Do what an operator like ``x += other`` does, over the value of ``x``, where nothing else can see that."""
+        node, right = desk.there(x), desk.there(other)
+        if self._function is None or node is None or (right is None and not _is_plain(other)):
+            return False
+        found, value = node.value, other if right is None else right.value
+        if not 1 < node.size <= node.evaluator.at_once or found.base is not None or not found.flags.writeable:
+            return False
+        if _references(x) != _alone(node.lease is not None):
+            return False
+        try:
+            types = found.dtype, getattr(value, "dtype", type(value)), None
+            if self._function.resolve_dtypes(types)[-1] != found.dtype:
+                return False
+            _quietly(self._function, found, value, found)
+        except (TypeError, ValueError, OverflowError):  # of another type or shape
+            return False
+        return True
+
     def _result(self, node: Any, *values: Any) -> Any:
         if self._function is None:
             return None

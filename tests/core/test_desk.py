@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import operator
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -93,6 +94,7 @@ PAIRS = [
     ((2, 3, 4), (4,)),
     ((2, 3, 4), (3, 1)),
     ((0, 2), (2,)),
+    ((0, 1), (1, 3)),
 ]
 PAIRS += [((60, 30), (60, 30)), ((200, 40), (200, 1)), ((60, 30, 1), (60, 30, 1)), ((700, 2), (700, 1)), ((3,), (4,))]
 
@@ -115,23 +117,10 @@ def test_functions_on_elements(world: World, function: np.ufunc) -> None:
 @pytest.mark.together("function", [np.add, np.divide, np.power, np.less, np.bitwise_or], ids=lambda f: f.__name__)
 def test_functions_of_arrays_and_numbers(world: World, function: np.ufunc) -> None:
     loop = world.form.Loop(function)
-    numbers = [
-        2.0,
-        -0.0,
-        1e300,
-        3,
-        99,
-        100,
-        -1,
-        1 << 70,
-        np.float32(0.5),
-        np.int8(3),
-        np.float64(1e40),
-        np.ones((2, 1)),
-    ]
+    numbers = [2.0, -0.0, 1e300, 3, 99, 100, -1, 1 << 70, np.float32(0.5), np.int8(3), np.float64(1e40)]
     for dtype in DTYPES:
         for x in (drawn(dtype, (2, 3), 1), drawn(dtype, (), 2)):
-            for number in numbers:
+            for number in (*numbers, np.ones((2, 1))):
                 check(loop.of_two(world(x), number), lambda x=x, n=number: function(x, n), x.size)
                 check(loop.of_two(number, world(x)), lambda x=x, n=number: function(n, x), x.size)
     for other in ("1", True, 1j, None, np.datetime64("2020-01-01")):
@@ -191,18 +180,34 @@ def test_writing(world: World) -> None:
             assert world.desk.write(array, key, world(value) if isinstance(value, np.ndarray) else value)
             assert np.array_equal(array._node.value, wanted)
             assert array._node.value.ctypes.data == address  # nothing else could see it
-    for wrong, key in (
-        (1j, 0),
-        (True, 0),
-        ("1", 0),
-        (1.0, [0]),
-        (1.0, 9),
-        (np.ones(9, np.float32), 0),
-        (np.ones(4) * 1j, 0),
-    ):
+    many, imaginary = np.ones(9, np.float32), np.ones(4) * 1j
+    for wrong, key in ((1j, 0), (True, 0), ("1", 0), (1.0, [0]), (1.0, 9), (many, 0), (imaginary, 0)):
         assert world.desk.write(world(np.zeros((3, 4), np.float32)), key, wrong) is False
     with pytest.raises(OverflowError):
         world.desk.write(world(np.zeros(3, np.int8)), 0, 300)
+
+
+@pytest.mark.together("function", [np.add, np.divide, np.less, np.bitwise_or], ids=lambda f: f.__name__)
+def test_writing_over_an_operand(world: World, function: np.ufunc) -> None:
+    loop = world.form.Loop(function)
+    for seed, (dtype, (one, other)) in enumerate((dtype, pair) for dtype in DTYPES for pair in PAIRS):
+        same, beside = drawn(dtype, one, seed + 1), drawn(dtype, other, seed + 1)
+        for operand in (same, beside, same.real.astype("float64"), 3, 2.0, np.int8(3)):
+            before = drawn(dtype, one, seed)
+            array = world(before.copy())
+            address = array._node.value.ctypes.data
+            done = loop.onto(array, world(operand) if isinstance(operand, np.ndarray) else operand)
+            wanted: Any = None
+            with suppress(Exception), np.errstate(all="ignore"):
+                wanted = function(before, operand)
+            fits = wanted is not None and (wanted.dtype, wanted.shape) == (before.dtype, before.shape)
+            if done or (fits and operand is same and 1 < before.size <= MOST):
+                assert done
+                assert fits
+                assert np.array_equal(array._node.value, wanted, equal_nan=dtype[0] in "fc")
+                assert array._node.value.ctypes.data == address
+            else:
+                assert array._node.value.tobytes() == before.tobytes()
 
 
 @pytest.mark.parametrize("seen", ["value", "record", "view", "read-only"])
@@ -220,6 +225,8 @@ def test_what_something_else_sees_is_not_written_over(world: World, seen: str) -
             before = base.tobytes()
         node = array._node
         del node
+        assert not world.form.Loop(np.add).onto(array, 1.0)
+        assert array._node.value.tobytes() == before
         assert world.desk.write(array, 0, 1.0) is (size == 12)
         value = kept.value if seen == "record" else kept
         if value is not None:
@@ -248,11 +255,13 @@ def test_nothing_is_computed_at_once_where_it_may_not_be(world: World) -> None:
         assert loop.of_one(x) is None
         assert x[0] == ("recorded", 0)
         assert not world.desk.write(x, 0, 1.0)
+        assert not world.form.Loop(np.add).onto(x, 1.0)
         setattr(world.desk, name, usual)
     world.evaluator.at_once = 0
     assert loop.of_one(x) is None
     assert x[0] == ("recorded", 0)
     assert not world.desk.write(x, 0, 1.0)
+    assert not world.form.Loop(np.add).onto(x, 1.0)
     assert world.desk.call(np.negative, x, True) is None
     assert loop.of_one(world(np.zeros((0, 2)))) is None
     assert world.desk.product(world(np.ones((1, 1))), world(np.ones(1))) is None

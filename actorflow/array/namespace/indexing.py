@@ -9,9 +9,11 @@ import numpy as np
 
 from actorflow import ops
 from actorflow.array.namespace.apply import applied_to, applied_to_all, prepared
-from actorflow.array.namespace.operate import cast, is_there, node_of, value_of
+from actorflow.array.namespace.operate import cast, node_of, value_of
+from actorflow.array.record.placement import default_place
 from actorflow.array.record.primitives import OperationPrimitive
-from actorflow.array.record.record import Input, Record, given, record
+from actorflow.array.record.record import HOST, Input, Record, given, record
+from actorflow.core import desk
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.indexing import Key, Scatter, Slice, Take, numpy_key, parsed, part_shape, read
 
@@ -29,7 +31,8 @@ def read_index(x: Array, key: Any) -> Array:
     """
     node = x._node
     parts = key if type(key) is tuple else (key,)
-    if len(parts) == len(node.shape) and is_there(node) and _are_integers(parts):
+    is_there = type(node.value) is np.ndarray and default_place() is HOST and not desk.dry_runs
+    if is_there and len(parts) == len(node.shape) and {*map(type, parts)} == {int} and not node.evaluator.sequential:
         return given(np.array(node.value[parts]), node.evaluator)  # type: ignore[index]
     if type(key) is Record.array_type and key.dtype.kind in "iu" and key.shape and node.shape:
         return applied_to_all((x, key), Take, 0)
@@ -84,13 +87,6 @@ def _parsed(parts: tuple[Any, ...], rank: int) -> tuple[Key, list[Any]]:
         if index.dtype.kind not in "iub":
             raise IndexError(f"an index must be of integers or bools, got an array of {index.dtype}")
     return found
-
-
-def _are_integers(parts: tuple[Any, ...]) -> bool:
-    for part in parts:  # noqa: SIM110  a generator would take three times as long
-        if type(part) is not int:
-            return False
-    return True
 
 
 def _plain(parts: tuple[Any, ...], rank: int) -> Key | None:

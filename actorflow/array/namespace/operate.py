@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.array.record.placement import default_place
 from actorflow.array.record.primitives import (
     DType,
     ElementwisePrimitive,
@@ -20,13 +19,12 @@ from actorflow.array.record.primitives import (
     elementwise_primitive,
     reduction_primitive,
 )
-from actorflow.array.record.record import HOST, Evaluator, Input, Record, given, record
+from actorflow.array.record.record import Input, Record, record
 from actorflow.core import desk
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops.elementwise import Cast
 from actorflow.ops.operation import axes_of
 from actorflow.ops.shaping import Reduction
-from actorflow.runtime.quiet import quiet
 from actorflow.spec import TensorSpec, broadcast_shapes, integers
 
 if TYPE_CHECKING:
@@ -132,34 +130,13 @@ def broadcast(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         raise ShapeError(f"{name}: shapes {', '.join(map(str, shapes))} do not broadcast") from None
 
 
-def is_there(node: Record) -> bool:
-    """Return whether a record's value is there, so that single elements can be computed at once."""
-    if desk.placing is not None and default_place() is not HOST:
-        return False
-    return type(node.value) is np.ndarray and not desk.dry_runs and not node.evaluator.sequential
-
-
-def _of_numbers(op: ElementwisePrimitive, inputs: tuple[Input, ...], dtype: DType, evaluator: Evaluator) -> Array:
-    """The result of an operation on single numbers that are there: recording and planning would take longer."""
-    out = np.empty((), dtype)
-    values = [each.value if type(each) is Record else each for each in inputs]
-    try:
-        quiet.run(op.compute, *values, out=out)
-    except ValueError:  # it is raised where the value is asked for, as always
-        return record(op, inputs, (), dtype, (), evaluator)
-    return given(out, evaluator) if evaluator.is_limited else desk.show(out, evaluator)
-
-
 def unary(op: ElementwisePrimitive, x: Array) -> Array:
     """Record an operation on each element of an array."""
     node = node_of(op.name, "x", x)
     found: Array | None = op.loop.of_one(x)
     if found is not None:
         return found
-    dtype = op.dtype(node.dtype)
-    if not node.shape and is_there(node):
-        return _of_numbers(op, (node,), dtype, node.evaluator)
-    return record(op, (node,), node.shape, dtype, (), node.evaluator)
+    return record(op, (node,), node.shape, op.dtype(node.dtype), (), node.evaluator)
 
 
 def binary(op: ElementwisePrimitive, x1: Any, x2: Any) -> Array:
@@ -178,11 +155,7 @@ def recorded(op: ElementwisePrimitive, x1: Any, x2: Any) -> Array:
         b = node_of(op.name, "one of the arguments", x2)
         a = constant(op.name, x1, b.dtype)
     shape = a.shape if a.shape == b.shape else broadcast(op.name, a.shape, b.shape)
-    dtype = op.dtype(a.dtype, b.dtype)
-    nodes = [each for each in (a, b) if type(each) is Record]
-    if not shape and all(is_there(node) for node in nodes):
-        return _of_numbers(op, (a, b), dtype, nodes[0].evaluator)
-    return record(op, (a, b), shape, dtype, (), nodes[0].evaluator)
+    return record(op, (a, b), shape, op.dtype(a.dtype, b.dtype))
 
 
 def cast(x: Array, dtype: DType) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -321,29 +321,6 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
 # -- sets: where the shape of the result depends on values, it is computed at once ------------------------------
 
 
-class UniqueAll(NamedTuple):
-    """Result of `unique_all`."""
-
-    values: Array
-    indices: Array
-    inverse_indices: Array
-    counts: Array
-
-
-class UniqueCounts(NamedTuple):
-    """Result of `unique_counts`."""
-
-    values: Array
-    counts: Array
-
-
-class UniqueInverse(NamedTuple):
-    """Result of `unique_inverse`."""
-
-    values: Array
-    inverse_indices: Array
-
-
 def _given(like: Array, value: Any) -> Array:
     return given(np.array(value), like._node.evaluator, place=like.device)
 
@@ -351,6 +328,12 @@ def _given(like: Array, value: Any) -> Array:
 def _value(name: str, x: Array) -> Value:
     node_of(name, "x", x)
     return x._value()
+
+
+def _unique(name: str, x: Array) -> Any:
+    """A named tuple of arrays, as NumPy has it."""
+    found = getattr(np, name)(_value(name, x))
+    return found._make([_given(x, each) for each in found])
 
 
 def nonzero(x: Array, /) -> tuple[Array, ...]:
@@ -369,7 +352,7 @@ def nonzero(x: Array, /) -> tuple[Array, ...]:
     return tuple(_given(x, each) for each in np.nonzero(value))
 
 
-def unique_all(x: Array, /) -> UniqueAll:
+def unique_all(x: Array, /) -> Any:
     """As `numpy.unique_all`, computed at once, as the shape depends on the values; each NaN is an element of its own.
 
     Raises:
@@ -379,10 +362,10 @@ def unique_all(x: Array, /) -> UniqueAll:
         >>> print(values, indices, inverse, counts)
         [3 7] [1 0] [1 0 1 1] [1 3]
     """
-    return UniqueAll(*(_given(x, each) for each in np.unique_all(_value("unique_all", x))))
+    return _unique("unique_all", x)
 
 
-def unique_counts(x: Array, /) -> UniqueCounts:
+def unique_counts(x: Array, /) -> Any:
     """As `numpy.unique_counts`, computed at once; see `unique_all`.
 
     Example:
@@ -390,10 +373,10 @@ def unique_counts(x: Array, /) -> UniqueCounts:
         >>> print(values, counts)
         [3 7] [1 3]
     """
-    return UniqueCounts(*(_given(x, each) for each in np.unique_counts(_value("unique_counts", x))))
+    return _unique("unique_counts", x)
 
 
-def unique_inverse(x: Array, /) -> UniqueInverse:
+def unique_inverse(x: Array, /) -> Any:
     """As `numpy.unique_inverse`, computed at once; see `unique_all`.
 
     Example:
@@ -401,7 +384,7 @@ def unique_inverse(x: Array, /) -> UniqueInverse:
         >>> print(values, xp.take(values, inverse))
         [3 7] [7 3 7 7]
     """
-    return UniqueInverse(*(_given(x, each) for each in np.unique_inverse(_value("unique_inverse", x))))
+    return _unique("unique_inverse", x)
 
 
 def unique_values(x: Array, /) -> Array:

@@ -13,10 +13,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -481,27 +480,9 @@ def failure(
     name: str, origin: Origin, inputs: Iterable[TensorSpec], cause: BaseException, place: Place = HOST
 ) -> OpError:
     """The error of an operation whose computation raised ``cause``; it names the line that recorded it."""
-    named = [FailedArgument(f"argument {i}", spec, place) for i, spec in enumerate(inputs)]
-    return OpError.of(FailedOperation(name, site_of(origin), named), cause)
-
-
-@dataclass
-class FailedArgument:
-    """An argument of an operation on arrays, for messages."""
-
-    name: str
-    spec: TensorSpec
-    place: Place
-
-
-@dataclass
-class FailedOperation:
-    """An operation on arrays whose computation failed, for messages."""
-
-    name: str
-    site: Site
-    inputs: Sequence[FailedArgument]
-    operation: str = "array operation"
+    named = [SimpleNamespace(name=f"argument {i}", spec=spec, place=place) for i, spec in enumerate(inputs)]
+    failed: Any = SimpleNamespace(name=name, site=site_of(origin), inputs=named, operation="array operation")
+    return OpError.of(failed, cause)
 
 
 def site_of(origin: Origin) -> Site:
