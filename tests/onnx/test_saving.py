@@ -565,7 +565,7 @@ async def test_frames_in_flight(tmp_path: Path) -> None:
 # -- there and back ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["mlp", "lenet", "nin", "alexnet", "googlenet", "resnet", "small mobile net"])
+@pytest.mark.parametrize("name", ["mlp", "lenet", "nin", *slow(["alexnet", "googlenet", "resnet", "small mobile net"])])
 def test_models_there_and_back(name: str, tmp_path: Path) -> None:
     make, shape, _ = MODELS[name]
     graph = af.Graph("g")

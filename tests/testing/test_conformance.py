@@ -378,7 +378,14 @@ BROKEN: list[tuple[str, type[Device], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "requirement"), [pytest.param(*rest, id=what) for what, *rest in BROKEN])
+#: One for each topic.
+QUICK = {requirement.partition(".")[0]: what for what, _, requirement in BROKEN}.values()
+
+
+@pytest.mark.parametrize(
+    ("kind", "requirement"),
+    [pytest.param(*rest, id=what, marks=[pytest.mark.slow] * (what not in QUICK)) for what, *rest in BROKEN],
+)
 def test_a_planted_defect_is_caught_by_its_requirement(
     kind: type[Device], requirement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

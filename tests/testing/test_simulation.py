@@ -19,7 +19,7 @@ from actorflow.testing import Faults, InjectedError, SimulationError, shrink, si
 from tests.support.effort import FULL
 from tests.testing.simulated_programs import KINDS, Program, outcome
 
-SEEDS = 20_000 if FULL else 16  # of each kind: 200 and some together, in 4 s of a core
+SEEDS = 20_000 if FULL else 12  # of each kind: 204 together, in 5 s of a core
 PACKAGE = Path(af.__file__).parent
 #: Modules that read another clock than the core's, or start threads, and why a simulation does without.
 FREE = {
