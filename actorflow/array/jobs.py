@@ -412,17 +412,14 @@ class Run:
         try:
             found = await self._served(service, outputs)
         except BaseException as error:  # noqa: BLE001  raised to all who ask for the value
-            at, cause = outputs[0], error
-            if isinstance(error, OpError) and self.form is not None:
-                at, cause = self.form.step_of(error), error.__cause__ or error
-            failure = explain(nodes[at], cause)
-            for i in outputs:
-                produced[i].error = failure
-            if len(outputs) == 1:
+            if len(outputs) == 1:  # else each is tried alone: till then nobody may see an error of another one
+                at, cause = outputs[0], error
+                if isinstance(error, OpError) and self.form is not None:
+                    at, cause = self.form.step_of(error), error.__cause__ or error
+                produced[outputs[0]].error = explain(nodes[at], cause)
                 self.calls.append(Call(nodes[at].name, 0, True))
             return False
         for i, value in zip(outputs, found, strict=True):
-            produced[i].error = None
             self._session.memory_of(produced[i]).count(value)
             produced[i].value = value  # its memory is the service's to use again
         self.is_program = True
