@@ -41,11 +41,17 @@ class Simulation:
         call_at: Has something called at a time of `actorflow.core.clock_ns`; None where threads wait for it.
         disk: Called before each step of writing a file: "write", "flush", "replace", the path, and what it replaces. It
             raises what the step fails with, and nothing is flushed.
+        loop: The loop that does all this; None where threads have their own.
+        forgets: Called as a simulation begins, for caches that decide what is done in which order.
     """
 
     work: Callable[[Any], None] | None = None
     call_at: Callable[[int, Callable[[], None]], None] | None = None
     disk: Callable[[str, Any, Any], None] | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def __init__(self) -> None:
+        self.forgets: list[Callable[[], None]] = []
 
 
 simulation = Simulation()

@@ -36,7 +36,7 @@ from actorflow.devices.memory import POOLED_BYTES
 from actorflow.errors import DeviceError, GraphError
 from actorflow.place import Place
 from actorflow.runtime.interrupts import Guard, check_interrupt
-from actorflow.threads import forget_in_child, new_condition
+from actorflow.threads import forget_in_child, new_condition, simulation
 from actorflow.trace.counters import OpProfile
 
 if TYPE_CHECKING:
@@ -285,7 +285,7 @@ class Session(Evaluator):
                 self._run(job)
                 served = job if job.is_served else None
             if job is None or served is not None:
-                self._changed.wait(guard.wait_s)
+                self._wait(guard)
             if served is not None and served.interrupt is not None:
                 raise served.interrupt
             check_interrupt()
@@ -324,13 +324,23 @@ class Session(Evaluator):
                 last = job
                 self._run(job)
             if self._jobs:
-                self._changed.wait(guard.wait_s)
+                self._wait(guard)
             elif job is None:
                 return
             check_interrupt()
             nodes = [node for node in nodes if not node.done]
 
     # -- with the lock held -------------------------------------------------------------------------------------
+
+    def _wait(self, guard: Guard) -> None:
+        """Wait until something has changed.
+
+        Raises:
+            DeviceError: in a simulation, whose one thread is this one.
+        """
+        if simulation.loop is not None:
+            raise DeviceError("the loop computes this array: in a simulation, await it")
+        self._changed.wait(guard.wait_s)
 
     def _take_pending(self) -> list[Record]:
         """The records that can be asked for; under a budget also those recorded earlier."""
@@ -433,7 +443,7 @@ class Session(Evaluator):
 
     def _run(self, job: Job, is_ahead: bool = False) -> None:
         """Compute a job, or have the service do so, which then tells; what interrupts this thread is raised."""
-        if (is_ahead or job.needs_service) and self._hand_over(job):
+        if (is_ahead or (job.needs_service and simulation.loop is None)) and self._hand_over(job):
             return
         interrupt: BaseException | None = None
         self._changed.release()

@@ -17,6 +17,7 @@ from actorflow.array.record.record import HOST, Record
 from actorflow.array.record.steps import Description, Entry, Part, steps_of
 from actorflow.runtime.recent import RecentCache
 from actorflow.spec import TensorSpec
+from actorflow.threads import simulation
 from actorflow.trace.counters import OpProfile
 
 if TYPE_CHECKING:
@@ -127,6 +128,11 @@ class Structures:
     """The structures that were seen last, and the lines that began them."""
 
     def __init__(self) -> None:
+        self.forget()
+        simulation.forgets.append(self.forget)
+
+    def forget(self) -> None:
+        """Begin without any."""
         self.known: RecentCache[Structure] = RecentCache(_MOST_STRUCTURES)
         #: By the identity of the code, which is kept, since a hash of it takes a hash of all its constants.
         self._starts: dict[tuple[int, int], CodeType] = {}

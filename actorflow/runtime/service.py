@@ -21,7 +21,7 @@ from actorflow.loop import run
 from actorflow.place import Place
 from actorflow.runtime.engine import Engine
 from actorflow.runtime.program import Result
-from actorflow.threads import in_thread, start_thread
+from actorflow.threads import in_thread, simulation, start_thread
 
 #: Graphs that are kept, those used last.
 _MOST_GRAPHS = 128
@@ -68,9 +68,13 @@ class Service:
         self._results: WeakValueDictionary[int, Any] = WeakValueDictionary()  # by id: values computed by these devices
         self._begun = self._over = 0  # runs
         self._tasks: set[asyncio.Task[None]] = set()
-        self._ended: asyncio.Event | None = None
+        self._ended = asyncio.Event()
         self._has_ended = False
         started: Future[None] = Future()
+        if simulation.loop is not None:
+            self._thread, self._loop = threading.current_thread(), simulation.loop
+            self._served = self._loop.create_task(self._serve())
+            return
         self._thread = start_thread(partial(self._work, started), name)
         started.result()
 
@@ -82,7 +86,6 @@ class Service:
 
     def close(self) -> None:
         """End the devices and the thread, once everything submitted has ended; does not wait. Once only."""
-        assert self._ended is not None
         self._loop.call_soon_threadsafe(self._ended.set)
 
     def join(self) -> None:
@@ -172,16 +175,19 @@ class Service:
 
     def _work(self, started: Future[None]) -> None:
         try:
-            run(self._serve(started))
+            run(self._begin(started))
         except BaseException as error:
             if not started.done():
                 started.set_exception(error)  # no event loop can be made, for instance
             elif not self._has_ended:  # else it gets no thread to wait in for those of its executor, which it never had
                 raise
 
-    async def _serve(self, started: Future[None]) -> None:
-        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+    async def _begin(self, started: Future[None]) -> None:
+        self._loop = asyncio.get_running_loop()
         started.set_result(None)
+        await self._serve()
+
+    async def _serve(self) -> None:
         await self._ended.wait()
         while self._tasks:
             await asyncio.wait(self._tasks)

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import hashlib
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import Context
@@ -32,6 +32,7 @@ from actorflow.testing.disk import Disk
 from actorflow.testing.faults import FaultyBuild, planted
 from actorflow.testing.network import Network
 from actorflow.threads import simulation
+from actorflow.trace.ring import Trace
 from actorflow.transport.local import LocalTransport, LocalWorld
 from actorflow.transport.world import simulated_rank
 
@@ -163,8 +164,9 @@ def simulate(
 
     A program may use graphs, batchers, streams, pipelines with threads, servers of models and other servers of asyncio,
     with connections among its own tasks (`asyncio.open_connection`): bytes come late and in other pieces than they were
-    sent. It reads the time from its loop, and makes no threads, processes or other connections. Lazy arrays compute
-    what is small. The generator of `random` is seeded for it.
+    sent. It reads the time from its loop, and makes no threads, processes or other connections. Lazy arrays are
+    awaited: their values cannot be waited for otherwise while the loop computes them. The generator of `random` is
+    seeded for it.
 
     Args:
         program: An async function without arguments.
@@ -419,6 +421,7 @@ class _Loop(VirtualTimeLoop):
         self.process: asyncio.Task[object]
         self._cut_off: dict[int, float] = {}  # until when ranks are
         self._broken: list[str] = []  # what may never be, and was
+        self.begun: defaultdict[Trace, Counter[tuple[int, int]]] = defaultdict(Counter)  # calls, by op and frame
         self.stopped: set[asyncio.Task[object]] = set()
         super().__init__()
         self.set_task_factory(self._make_task)  # type: ignore[arg-type]
@@ -429,6 +432,9 @@ class _Loop(VirtualTimeLoop):
         if simulation.work is not None:
             raise RuntimeError("a simulation cannot be begun within another one")
         simulation.work, simulation.call_at, simulation.disk = self._work, self._call_at, self._disk.step
+        simulation.loop = self
+        for forget in simulation.forgets:
+            forget()
         self.set_exception_handler(self._report)
         core.set_clock(self._clock_ns)
         team.keep_single()  # sums are not to depend on threads
@@ -440,7 +446,7 @@ class _Loop(VirtualTimeLoop):
             team.release_single()
             core.set_clock(None)
             self.set_exception_handler(lambda *_: None)  # that a program which hangs has left tasks is no news
-            simulation.work = simulation.call_at = simulation.disk = None
+            simulation.work = simulation.call_at = simulation.disk = simulation.loop = None
             self._disk.close()
             for resources in self._adopted:  # a rank that was killed has not closed its own
                 for device in resources.devices.values():
@@ -716,6 +722,8 @@ class _Loop(VirtualTimeLoop):
         self._broken += [
             f"frames of graph {name!r} ended twice: {each}" for name, each in counts.items() if each.finished < 0
         ]
+        for resources in self._adopted:
+            self._broken += _untold(resources, self.begun[resources.trace])
         if self._broken:
             raise SimulationError(self._broken[0])
 
@@ -733,9 +741,11 @@ class _Everywhere:
         return op.site is op.node
 
     def strike(self, actor: OpActor, frame: Frame) -> None:
+        self._loop.begun[frame.trace][actor.node_id, frame.number] += 1
         self._loop.strike(actor, frame.number - self._first)
 
     def strike_later(self, actor: OpActor, frame: Frame) -> Callable[[], Awaitable[None]]:
+        self._loop.begun[frame.trace][actor.node_id, frame.number] += 1
         return partial(self._loop.strike_later, actor, frame.number - self._first)
 
 
@@ -754,6 +764,19 @@ def _left_by(resources: Resources) -> Iterator[str]:
     for op, turnstile in resources.turnstiles.items():
         if turnstile.running or turnstile.parked:
             yield f"turns at op {op.name!r}"
+
+
+def _untold(resources: Resources, begun: Counter[tuple[int, int]]) -> Iterator[str]:
+    """What is wrong with the trace of a graph: it has each call once, but for those that ended with their frames."""
+    calls, frames, what = resources.trace.since(0), resources.frames, f"the trace of graph {resources.graph.name!r}"
+    keys = np.stack([calls.node, calls.frame], axis=1)
+    told, well = (Counter(map(tuple, some.tolist())) for some in (keys, keys[~calls.failed]))
+    for call, count in (well - begun).items():  # what finds no thread has failed, and never begun
+        if call in begun:
+            yield f"{what} has {count} calls too many of op {call[0]} in frame {call[1]}"
+    lacking = {frame for _, frame in begun - told}
+    if len(lacking) > frames.started - frames.finished and not calls.lost:
+        yield f"{what} lacks calls of frames {sorted(lacking)}, of which some have ended well"
 
 
 @contextmanager

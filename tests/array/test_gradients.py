@@ -16,7 +16,7 @@ from actorflow.ops.rows import Elementwise
 from tests.operations import Row, Sample, drawn
 from tests.operations.functions.corners import CORNERS, Corner
 from tests.operations.functions.draws import Draws
-from tests.support.effort import FULL
+from tests.support.effort import FULL, slow
 from tests.support.numbers import complexes, numbers, regular
 from tests.support.worlds import STANDARD
 
@@ -156,7 +156,7 @@ def test_gradients_are_those_of_differences(row: Row) -> None:
     assert sum(compared) > len(compared) / 2
 
 
-@pytest.mark.together("row", FUNCTIONS, ids=str, at_once=18)
+@pytest.mark.together("row", slow(FUNCTIONS, but=FUNCTIONS[::2]), ids=str, at_once=18)
 def test_traced_graphs_have_the_same_gradients(row: Row) -> None:
     real = [each for each in smooth(row) if all(x.dtype.kind != "c" for x in each.drawn())]
     for sample in real[:OF_GRAPHS]:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 import actorflow as af
 import actorflow.array as xp
 from actorflow.array import Session
+from actorflow.array.jobs import Run
 from actorflow.devices.team import team
 from tests.array.test_random_programs import LENGTHS, PROGRAMS, check, in_numpy, programs, start
 
@@ -317,6 +318,20 @@ def test_uploads_ahead_of_what_has_no_room_leave_it_free() -> None:
             sums[0].wait()
         del held
         assert [float(each) for each in sums[1:]] == [5.0 * 512 * 256 * i for i in range(1, 5)]
+
+
+def test_nobody_sees_the_error_of_another_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results that fail together are computed one by one; till then they have no errors."""
+    served, seen = Run._served, []
+
+    async def watched(self: Run, service: Any, outputs: Any) -> list[Any]:
+        seen.append([self.description.produced[i].error for i in outputs])
+        return await served(self, service, outputs)
+
+    monkeypatch.setattr(Run, "_served", watched)
+    test_a_device_that_has_no_room_says_so()
+    assert len(seen[0]) > 1
+    assert not any(error for errors in seen for error in errors)
 
 
 def test_a_device_that_has_no_room_says_so() -> None:

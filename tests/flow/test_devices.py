@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,9 +12,10 @@ import pytest
 import actorflow as af
 from actorflow.ops.transfer import Transfer
 from actorflow.plan.plan import Plan
+from tests.support.effort import FULL, slow
 from tests.support.flow_programs import ALL_BODIES, SHAPE, Eager, Graphs, Program
 
-COUNT = 1000 if os.environ.get("ACTORFLOW_FULL_TESTS") else 30
+COUNT = 1000 if FULL else 30
 
 
 def copies(plan: Plan) -> list[str]:
@@ -183,7 +183,7 @@ class OnDevices(Graphs):
 
 
 @pytest.mark.any_loop
-@pytest.mark.together("seed", range(COUNT), at_once=5)
+@pytest.mark.together("seed", slow(range(COUNT), but=range(COUNT // 2)), at_once=5)
 async def test_random_programs_on_several_devices(seed: int) -> None:
     program = Program(seed, 2, ALL_BODIES)
     rng = np.random.default_rng(seed)

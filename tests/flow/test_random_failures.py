@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from contextlib import suppress
 from typing import Any
@@ -12,9 +11,10 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from tests.support.effort import FULL, slow
 from tests.support.flow_programs import ALL_BODIES, SHAPE, Eager, Graphs, Program
 
-COUNT = 1000 if os.environ.get("ACTORFLOW_FULL_TESTS") else 40
+COUNT = 1000 if FULL else 40
 
 
 class OwnError(Exception):
@@ -58,7 +58,7 @@ class Calling(Graphs):
         return x.graph.root.function(name, awaited if is_async else plain, x.spec)(x)
 
 
-@pytest.mark.together("seed", range(COUNT), at_once=10)
+@pytest.mark.together("seed", slow(range(COUNT), but=range(COUNT // 2)), at_once=10)
 async def test_nothing_is_left_and_the_next_run_is_right(seed: int) -> None:
     rng = random.Random(seed)
     program = Program(seed, rng.randint(1, 2), ALL_BODIES)

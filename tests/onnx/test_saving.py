@@ -317,13 +317,13 @@ def test_operators_of_the_operations(tmp_path: Path) -> None:
 DOUBLE = [(row, sample, "float64", False) for row, sample in SAMPLES if FULL or sample is row.first]
 TYPED = [(row, sample, "float32", False) for row, sample in SAMPLES]
 #: Some that take images, or all, behind a convolution.
-TYPED += [(row, sample, "float32", True) for row in ROWS.values() if row.onnx for sample in _of_images(row)]
+BEHIND = [(row, sample, "float32", True) for row in ROWS.values() if row.onnx for sample in _of_images(row)]
 
 
 @pytest.mark.together(
     ("row", "sample", "dtype", "behind"),
-    [*TYPED, *slow(DOUBLE)],
-    ids=[f"{i}-{row}" for i, (row, *_) in enumerate([*TYPED, *DOUBLE])],
+    [*TYPED, *slow(BEHIND + DOUBLE, but=BEHIND[::3])],
+    ids=[f"{i}-{row}" for i, (row, *_) in enumerate(TYPED + BEHIND + DOUBLE)],
 )
 def test_every_sample_of_an_operation_is_right_or_refused(
     row: Row, sample: Sample, dtype: str, behind: bool, tmp_path: Path
@@ -565,7 +565,7 @@ async def test_frames_in_flight(tmp_path: Path) -> None:
 # -- there and back ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["mlp", "lenet", "nin", "alexnet", "googlenet", "resnet", "small mobile net"])
+@pytest.mark.parametrize("name", ["mlp", "lenet", "nin", *slow(["alexnet", "googlenet", "resnet", "small mobile net"])])
 def test_models_there_and_back(name: str, tmp_path: Path) -> None:
     make, shape, _ = MODELS[name]
     graph = af.Graph("g")

@@ -18,7 +18,7 @@ from actorflow.devices import team as teams
 from actorflow.devices.team import Team
 from actorflow.ops import Operation
 from actorflow.ops.cpu import buffers, conv, fills, linalg, parallel, pool
-from tests.operations import Row, Sample, samples
+from tests.operations import Row, Sample, cases, samples
 from tests.operations.shaping import parts
 from tests.ops.conftest import Compute
 from tests.ops.test_values import agree, wide
@@ -102,7 +102,7 @@ def numbers(seed: int, *shape: int) -> np.ndarray:
 FEW = [(row, each) for row, each in samples() if sum(x.size for x in each.drawn()) <= 3_000]
 
 
-@pytest.mark.together(("row", "sample"), FEW, ids=[f"{row}-{i}" for i, (row, _) in enumerate(FEW)], at_once=40)
+@pytest.mark.together(("row", "sample"), cases(FEW), at_once=40)
 def test_every_kernel(compute: Compute, row: Row, sample: Sample) -> None:
     arrays = sample.inputs()
     for layout in ("C", "F"):

@@ -6,6 +6,7 @@ import asyncio
 import numbers
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from tests.pipeline.failing import (
 #: Only a test that fails waits so long.
 PATIENCE_S = float(os.environ.get("ACTORFLOW_PATIENCE_S", "60"))
 ENDING = (KeyboardInterrupt, SystemExit)
+NUMBERS = list(range(COUNT))
 
 
 # -- where user code is called ----------------------------------------------------------------------------------
@@ -55,27 +57,8 @@ class Place(NamedTuple):
 PLACES: dict[str, Place] = {}
 
 
-def stage(name: str, **about: Any) -> Callable[[Callable[[Pipeline, Fault], Pipeline]], None]:
-    """Register what adds a stage."""
-
-    def register(add: Callable[[Pipeline, Fault], Pipeline]) -> None:
-        PLACES[add.__name__.strip("_")] = Place(add, name, **about)
-
-    return register
-
-
-def origin(**about: Any) -> Callable[[Callable[[Fault], Any]], None]:
-    """Register what makes the data of a source; both on the loop and in a thread if it is not async."""
-
-    def register(make: Callable[[Fault], Any]) -> None:
-        for executor in ("loop", "thread") if not make.__name__.endswith("async") else ("auto",):
-
-            def add(_: Any, fault: Fault, executor: Any = executor) -> Pipeline:
-                return source(make(fault), executor=executor)
-
-            PLACES[f"{make.__name__.strip('_')}, {executor}"] = Place(add, "source", is_source=True, **about)
-
-    return register
+def nothing(x: Any = None) -> Any:
+    return x
 
 
 def asynchronous(fault: Callable[[Any], Any], turns: int = 1) -> Callable[[Any], Coroutine[Any, Any, Any]]:
@@ -145,59 +128,39 @@ def items_now(fault: Fault, items: list[Any]) -> Iterator[Any]:
         yield fault(x)
 
 
+#: Stages that call a function, given it and how it is made to be called.
+CALLS: dict[str, Callable[..., Pipeline]] = {
+    "map": lambda p, made, fault, **how: p.map(made(fault), **how),
+    "filter": lambda p, made, fault, **how: p.filter(made(lambda x: (fault(x), True)[1]), **how),
+    "truth": lambda p, made, fault, **how: p.filter(made(lambda x: Judged(fault, x)), **how),
+    "flat_map": lambda p, made, fault, **how: p.flat_map(made(lambda x: [fault(x)]), **how),
+    "flat_map iter": lambda p, made, fault, **how: p.flat_map(made(lambda x: Opens(fault, x)), **how),
+    "flat_map body": lambda p, made, fault, **how: p.flat_map(made(lambda x: items_now(fault, [x])), **how),
+    "flat_map next": lambda p, made, fault, **how: p.flat_map(made(lambda x: Gives(fault, [x])), **how),
+    "flat_map async body": lambda p, _, fault, **how: p.flat_map(partial(_one_later, fault), **how),
+    "flat_map anext": lambda p, made, fault, **how: p.flat_map(made(lambda x: GivesLater(fault, [x])), **how),
+}
+LEGAL = {"flat_map next": (StopIteration,), "flat_map anext": (StopAsyncIteration,)}
+
+
+async def _one_later(fault: Fault, x: Any) -> AsyncIterator[Any]:
+    await asyncio.sleep(0)
+    yield fault(x)
+
+
 def register_calls() -> None:
     for way, (options, turns) in WAYS.items():
+        made = nothing if turns is None else partial(asynchronous, turns=turns)
         is_ordered = options.get("ordered", True)
-        about: dict[str, Any] = {"is_ordered": is_ordered, "in_branch": is_ordered}
+        for what, call in CALLS.items():
+            if what in ("flat_map async body", "flat_map anext") and (not turns or "timeout" in options):
+                continue  # of async functions; with a limit as without
 
-        def made(fn: Callable[[Any], Any], turns: int | None = turns) -> Callable[[Any], Any]:
-            return fn if turns is None else asynchronous(fn, turns)
+            def add(p: Any, fault: Fault, call: Any = call, made: Any = made, how: Any = options) -> Pipeline:
+                return call(p, made, fault, name="fails", **how)
 
-        def add_map(p: Any, fault: Fault, o: Any = options, made: Any = made) -> Pipeline:
-            return p.map(made(fault), name="fails", **o)
-
-        def add_filter(p: Any, fault: Fault, o: Any = options, made: Any = made) -> Pipeline:
-            return p.filter(made(lambda x: (fault(x), True)[1]), name="fails", **o)
-
-        def add_truth(p: Any, fault: Fault, o: Any = options, made: Any = made) -> Pipeline:
-            return p.filter(made(lambda x: Judged(fault, x)), name="fails", **o)
-
-        def add_call(p: Any, fault: Fault, o: Any = options, made: Any = made) -> Pipeline:
-            return p.flat_map(made(lambda x: [fault(x)]), name="fails", **o)
-
-        def add_iter(p: Any, fault: Fault, o: Any = options, made: Any = made) -> Pipeline:
-            return p.flat_map(made(lambda x: Opens(fault, x)), name="fails", **o)
-
-        def add_next(p: Any, fault: Fault, o: Any = options, made: Any = made) -> Pipeline:
-            return p.flat_map(made(lambda x: Gives(fault, [x])), name="fails", **o)
-
-        def add_body(p: Any, fault: Fault, o: Any = options, made: Any = made) -> Pipeline:
-            return p.flat_map(made(lambda x: items_now(fault, [x])), name="fails", **o)
-
-        adds = {"map": add_map, "filter": add_filter, "truth": add_truth}
-        expands = {"flat_map": add_call, "flat_map iter": add_iter, "flat_map body": add_body}
-        for what, add in {**adds, **expands}.items():
+            about: Any = {"is_ordered": is_ordered, "in_branch": is_ordered, "legal": LEGAL.get(what, ())}
             PLACES[f"{what}, {way}"] = Place(add, "fails", **about)
-        PLACES[f"flat_map next, {way}"] = Place(add_next, "fails", legal=(StopIteration,), **about)
-        if turns:
-
-            def add_anext(p: Any, fault: Fault, o: Any = options) -> Pipeline:
-                async def give(x: Any) -> Any:
-                    return GivesLater(fault, [x])
-
-                return p.flat_map(give, name="fails", **o)
-
-            def add_async_body(p: Any, fault: Fault, o: Any = options) -> Pipeline:
-                async def each(x: Any) -> AsyncIterator[Any]:
-                    await asyncio.sleep(0)
-                    yield fault(x)
-
-                return p.flat_map(each, name="fails", **o)
-
-            if "timeout" in options:
-                continue  # as without
-            PLACES[f"flat_map async body, {way}"] = Place(add_async_body, "fails", **about)
-            PLACES[f"flat_map anext, {way}"] = Place(add_anext, "fails", legal=(StopAsyncIteration,), **about)
 
 
 register_calls()
@@ -220,26 +183,6 @@ class Key:
         return other == 0
 
 
-@stage("branch", in_branch=False)
-def _branch_key(p: Pipeline, fault: Fault) -> Pipeline:
-    return p.branch(lambda x: fault(x) * 0, {0: lambda p: p})
-
-
-@stage("branch", in_branch=False)
-def _branch_hash(p: Pipeline, fault: Fault) -> Pipeline:
-    return p.branch(lambda x: Key(fault, None, x), {0: lambda p: p})
-
-
-@stage("branch", in_branch=False)
-def _branch_comparison(p: Pipeline, fault: Fault) -> Pipeline:
-    return p.branch(lambda x: Key(None, fault, x), {0: lambda p: p})
-
-
-@stage("prefetch")
-def _prefetch_size(p: Pipeline, fault: Fault) -> Pipeline:
-    return p.prefetch(3, size_bytes=1_000, size=fault)
-
-
 class Heavy:
     """Says wrongly, or not at all, how large it is."""
 
@@ -252,21 +195,6 @@ class Heavy:
         return 1
 
 
-@stage("prefetch")
-def _prefetch_nbytes(p: Pipeline, fault: Fault) -> Pipeline:
-    return p.map(lambda x: Heavy(fault, x)).prefetch(3, size_bytes=1_000).map(lambda heavy: heavy.x)
-
-
-@stage("cache", in_branch=False)
-def _cache_size(p: Pipeline, fault: Fault) -> Pipeline:
-    return p.cache(size_bytes=1_000, size=fault)
-
-
-@stage("batch/collate")
-def _collate(p: Pipeline, fault: Fault) -> Pipeline:
-    return p.batch(1, collate=lambda items: fault(items[0]), executor="loop")
-
-
 class Digits(numbers.Number):
     """Its `__array__` fails."""
 
@@ -277,16 +205,6 @@ class Digits(numbers.Number):
 
     def __array__(self, *arguments: Any, **named: Any) -> Any:
         return np.array(self._fault(self._x))
-
-
-@stage("batch/collate")
-def _stack(p: Pipeline, fault: Fault) -> Pipeline:
-    return p.map(lambda x: Digits(fault, x)).batch(1, executor="loop").map(lambda batch: int(batch[0]))
-
-
-@stage("unbatch")
-def _unbatch(p: Pipeline, fault: Fault) -> Pipeline:
-    return p.map(lambda x: Opens(fault, x)).unbatch()
 
 
 class Parts(Mapping[str, Any]):
@@ -305,11 +223,6 @@ class Parts(Mapping[str, Any]):
         return self._fault(self.x)
 
 
-@stage("to sim:0", in_branch=False)
-def _to_device(p: Pipeline, fault: Fault) -> Pipeline:
-    return p.map(lambda x: Parts(fault, x)).to("sim:0").map(lambda parts: parts["x"])
-
-
 class LaterParts(Parts):
     """Its values fail when they are asked for once more."""
 
@@ -322,23 +235,31 @@ class LaterParts(Parts):
         return self._fault(self.x) if self._asked == 2 else self.x
 
 
-@stage("to sim:0", in_branch=False)
-def _to_device_later(p: Pipeline, fault: Fault) -> Pipeline:
-    return p.map(lambda x: LaterParts(fault, x)).to("sim:0").map(lambda parts: parts["x"])
-
-
-@origin()
-def generator(fault: Fault) -> Any:
-    return lambda epoch: items_now(fault, list(range(COUNT)))
-
-
-@origin(number=None, is_item=False)
-def function(fault: Fault) -> Any:
-    def give(epoch: int) -> range:
-        fault()
-        return range(COUNT)
-
-    return give
+PLACES |= {
+    "branch_key": Place(lambda p, f: p.branch(lambda x: f(x) * 0, {0: nothing}), "branch", in_branch=False),
+    "branch_hash": Place(lambda p, f: p.branch(lambda x: Key(f, None, x), {0: nothing}), "branch", in_branch=False),
+    "branch_comparison": Place(
+        lambda p, f: p.branch(lambda x: Key(None, f, x), {0: nothing}), "branch", in_branch=False
+    ),
+    "prefetch_size": Place(lambda p, f: p.prefetch(3, size_bytes=1_000, size=f), "prefetch"),
+    "prefetch_nbytes": Place(
+        lambda p, f: p.map(lambda x: Heavy(f, x)).prefetch(3, size_bytes=1_000).map(lambda heavy: heavy.x), "prefetch"
+    ),
+    "cache_size": Place(lambda p, f: p.cache(size_bytes=1_000, size=f), "cache", in_branch=False),
+    "collate": Place(lambda p, f: p.batch(1, collate=lambda items: f(items[0]), executor="loop"), "batch/collate"),
+    "stack": Place(
+        lambda p, f: p.map(lambda x: Digits(f, x)).batch(1, executor="loop").map(lambda batch: int(batch[0])),
+        "batch/collate",
+    ),
+    "unbatch": Place(lambda p, f: p.map(lambda x: Opens(f, x)).unbatch(), "unbatch"),
+} | {
+    name: Place(
+        lambda p, f, kind=kind: p.map(lambda x: kind(f, x)).to("sim:0").map(lambda parts: parts["x"]),
+        "to sim:0",
+        in_branch=False,
+    )
+    for name, kind in {"to_device": Parts, "to_device_later": LaterParts}.items()
+}
 
 
 class Rows:
@@ -356,60 +277,6 @@ class Rows:
 
     def __getitem__(self, row: int) -> Any:
         return self._row(row)
-
-
-def nothing(x: Any = None) -> Any:
-    return x
-
-
-@origin()
-def row(fault: Fault) -> Any:
-    return Rows(fault, nothing, nothing)
-
-
-@origin(number=0, is_item=False)
-def length(fault: Fault) -> Any:
-    return Rows(nothing, fault, nothing)
-
-
-@origin(number=0, is_item=False)
-def epoch(fault: Fault) -> Any:
-    return Rows(nothing, nothing, fault)
-
-
-@origin(number=0, is_item=False)
-def iter_(fault: Fault) -> Any:
-    class Data:
-        def __iter__(self) -> Iterator[int]:
-            fault()
-            return iter(range(COUNT))
-
-    return Data()
-
-
-@origin(legal=(StopIteration,))
-def next_(fault: Fault) -> Any:
-    return lambda epoch: Gives(fault, list(range(COUNT)))
-
-
-@origin()
-def body_async(fault: Fault) -> Any:
-    return lambda epoch: items_later(fault, list(range(COUNT)))
-
-
-@origin(number=0, is_item=False)
-def aiter_async(fault: Fault) -> Any:
-    class Data:
-        def __aiter__(self) -> AsyncIterator[int]:
-            fault()
-            return items_later(fault, list(range(COUNT)))
-
-    return Data()
-
-
-@origin(legal=(StopAsyncIteration,))
-def anext_async(fault: Fault) -> Any:
-    return lambda epoch: GivesLater(fault, list(range(COUNT)))
 
 
 class Knowing:
@@ -436,19 +303,36 @@ class Knowing:
         self._at = state["at"]
 
 
-@origin(number=None, is_item=False)
-def state_at_the_start(fault: Fault) -> Any:
-    return lambda epoch: Knowing(start=fault)
+def _iterable(fault: Fault, method: str, items: Callable[..., Any]) -> Any:
+    """Data that fail as their iteration begins."""
+    return type("Data", (), {method: lambda self: (fault(), items(nothing, range(COUNT)))[1]})()
 
 
-@origin()
-def state_behind_an_item(fault: Fault) -> Any:
-    return lambda epoch: Knowing(behind=fault)
-
-
-@origin(number=0, is_item=False)
-def state_loaded(fault: Fault) -> Any:
-    return lambda epoch: Knowing(load=fault)
+#: Data of sources, and where it happens: before anything runs, before the first item, or at an item.
+DATA: dict[str, tuple[Callable[[Fault], Any], dict[str, Any]]] = {
+    "generator": (lambda f: lambda epoch: items_now(f, NUMBERS), {}),
+    "function": (lambda f: lambda epoch: (f(), NUMBERS)[1], {"number": None}),
+    "row": (lambda f: Rows(f, nothing, nothing), {}),
+    "length": (lambda f: Rows(nothing, f, nothing), {"number": 0}),
+    "epoch": (lambda f: Rows(nothing, nothing, f), {"number": 0}),
+    "iter": (lambda f: _iterable(f, "__iter__", items_now), {"number": 0}),
+    "next": (lambda f: lambda epoch: Gives(f, NUMBERS), {"legal": (StopIteration,)}),
+    "body_async": (lambda f: lambda epoch: items_later(f, NUMBERS), {}),
+    "aiter_async": (lambda f: _iterable(f, "__aiter__", items_later), {"number": 0}),
+    "anext_async": (lambda f: lambda epoch: GivesLater(f, NUMBERS), {"legal": (StopAsyncIteration,)}),
+    "state_at_the_start": (lambda f: lambda epoch: Knowing(start=f), {"number": None}),
+    "state_behind_an_item": (lambda f: lambda epoch: Knowing(behind=f), {}),
+    "state_loaded": (lambda f: lambda epoch: Knowing(load=f), {"number": 0}),
+}
+for _name, (_make, _about) in DATA.items():  # on the loop and in a thread those that are not async
+    for _executor in ("auto",) if _name.endswith("async") else ("loop", "thread"):
+        PLACES[f"{_name}, {_executor}"] = Place(
+            lambda _, fault, make=_make, executor=_executor: source(make(fault), executor=executor),
+            "source",
+            is_source=True,
+            is_item="number" not in _about,
+            **_about,
+        )
 
 
 # -- the stages around it ---------------------------------------------------------------------------------------
@@ -502,7 +386,6 @@ def _zipped(place: Place, fault: Fault) -> Pipeline:
     return zip_(first_of(place, fault), source(range(COUNT), name="other")).map(lambda pair: pair[0], name="one")
 
 
-NUMBERS = list(range(COUNT))
 AROUND: dict[str, Around] = {
     "alone": Around(first_of, NUMBERS),
     "between tasks": Around(_between_tasks, NUMBERS),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from actorflow.ops import SgdUpdate
 from actorflow.ops.registry import kernel
 from actorflow.ops.together import Together
 from actorflow.plan.together import _SMALL
+from tests.support.effort import slow
 
 OPTIMIZERS: dict[str, Callable[..., nn.Optimizer]] = {
     "sgd": lambda **how: nn.SGD(0.1, momentum=0.9, weight_decay=1e-2, **how),
@@ -27,6 +28,15 @@ OPTIMIZERS: dict[str, Callable[..., nn.Optimizer]] = {
 }
 CLIPS = {"nothing": None, "norm": nn.Clip(norm=0.5), "both": nn.Clip(value=0.1, norm=0.5)}
 X = np.random.default_rng(0).standard_normal((4, 6)).astype("f")
+
+
+OPTIONS: list[dict[str, Any]] = [{}, {"sequential": True}, {"memory_budget": 1 << 24}, {"libraries": ["numpy"]}]
+#: Every fourth of them has each optimizer with each way to clip, and all options.
+TRAINED = [
+    (optimizer, clip, OPTIONS[(i + j // 4) % 4])
+    for i in range(4)
+    for j, (optimizer, clip) in enumerate(product(OPTIMIZERS, CLIPS))
+]
 
 
 class Network:
@@ -52,9 +62,7 @@ class Network:
         return [Counter(part.operation.kind for part in op.parts) for op in steps if op.operation.kind == "Together"]
 
 
-@pytest.mark.parametrize("clip", CLIPS)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("options", [{}, {"sequential": True}, {"memory_budget": 1 << 24}, {"libraries": ["numpy"]}])
+@pytest.mark.parametrize(("optimizer", "clip", "options"), slow(TRAINED, but=TRAINED[::4]))
 def test_updates_together_are_those_of_each_alone(optimizer: str, clip: str, options: dict[str, Any]) -> None:
     together, alone = (Network(OPTIMIZERS[optimizer], CLIPS[clip], fuse=fuse, **options) for fuse in (True, False))
     kinds, (update,) = together.kinds(), {op.operation.kind for op in together.updates.ops if "update" in op.name}

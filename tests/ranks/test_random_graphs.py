@@ -18,7 +18,7 @@ pytestmark = pytest.mark.any_loop
 
 GRAPHS = settings(max_examples=max(25, settings.default.max_examples // 10))
 #: Of what `make test` tries: each takes some 50 ms.
-FEW_GRAPHS = settings(max_examples=max(12, settings.default.max_examples // 10))
+FEW_GRAPHS = settings(max_examples=max(8, settings.default.max_examples // 10))
 SEEDS = st.none() | st.integers(0, 2**16)
 
 

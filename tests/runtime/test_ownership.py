@@ -297,7 +297,7 @@ async def test_whatever_is_fed(form: str, way: str) -> None:
         await compare(Subject(("its input", "in place", "reshaped", "cut"), (0, 0, 0, 1), width), way, [form, form])
 
 
-@settings(max_examples=settings.default.max_examples // 2)  # type: ignore[union-attr]
+@settings(max_examples=settings.default.max_examples // 3)  # type: ignore[union-attr]
 @given(
     st.lists(st.tuples(st.sampled_from(sorted(KINDS)), st.integers(0, 9)), min_size=1, max_size=6),
     st.sampled_from(WIDTHS),

@@ -13,6 +13,7 @@ import actorflow.ops.sim
 from actorflow import ops
 from actorflow.ops import Operation
 from tests.operations import EACH
+from tests.support.effort import slow
 
 
 def spread(*shape: int) -> np.ndarray:
@@ -56,7 +57,7 @@ def assert_same(found: list[np.ndarray], expected: list[np.ndarray]) -> None:
         np.testing.assert_array_equal(value, other)
 
 
-@pytest.mark.together("name", EACH, at_once=40)
+@pytest.mark.together("name", slow(EACH, but={*EACH} - {*BACKWARDS}), at_once=40)
 async def test_forwards(name: str) -> None:
     found = []
     for place in ("sim:0", "cpu"):

@@ -52,6 +52,9 @@ FAULTS = [
     Planted("runs", f"{_ATTEMPTS}._again", "self._actor.begin(frame)", "pass"),
     Planted("runs", "actors.frame:Frame._let_go", "listener.skip(self)", "pass"),
     Planted("runs", "actors.frame:Frame.settle", "self.outstanding.pop(actor, None)", "pass"),
+    Planted("runs", "actors.op:OpActor._account_failed",
+            "frame.trace.add_failed(end_ns, elapsed_ns, key, frame.number, in_brief(error))", "pass"),
+    Planted("runs", "actors.op:OpActor._succeeded", "self.account(frame, elapsed_ns, end_ns, key)", "pass"),
     # Variables.
     Planted("variables", "actors.frame:Frame._let_go", "turn.leave()", "pass"),
     Planted("variables", "actors.blob:Turn.leave", "turn._reached and turn._left", "turn._left"),
@@ -99,6 +102,10 @@ FAULTS = [
             "self._prune(frozenset(range(99)))\n        await snap"),
     Planted("checkpoints", "checkpoint.folder:Checkpoints._prune", "[-self.keep]", "[0]"),
     Planted("lying_disks", "checkpoint.folder:Checkpoints.load", "if not fallback:", "if True:"),
+    # Lazy arrays.
+    Planted("arrays", "array.sessions:Session._end", "self._go_on()", "pass"),
+    Planted("arrays", "array.jobs:Run._compute_some", "produced[i].value = value", "produced[0].value = value"),
+    Planted("arrays", "runtime.service:Service.kept", "self.graphs.get(key)", "next(iter(self.graphs.values()), None)"),
     # Servers.
     Planted("serving", "serve.account:Share.__exit__", "self.keep(0)", "pass"),
     Planted("serving", "serve.app:Service._counted", "self.in_flight -= 1", "pass"),

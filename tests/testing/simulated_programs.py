@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import actorflow as af
+import actorflow.array as xp
 from actorflow.checkpoint.file import DamagedError
 from actorflow.serve.app import SERVICE
 from actorflow.testing import Faults, InjectedError, Simulated, SimulationError, shrink, simulate
@@ -378,6 +379,22 @@ async def serving() -> object:
         return [type(each).__name__ for each in found]
 
 
+async def arrays() -> object:
+    """Tasks go on with what others have recorded, on the host and on an accelerator; each awaits values of its own."""
+    with xp.session():
+        shared = xp.exp(xp.asarray(np.arange(8.0)) / 8)
+
+        async def one(number: int) -> int:
+            x = (shared if number % 2 else shared.to_device("sim:0")) * float(number)
+            await asyncio.sleep(number % 3 * 0.001)
+            y = xp.sum(xp.sort(-x) + 1.0)
+            value, expected = await y, 8 - number * np.exp(np.arange(8.0) / 8).sum()
+            assert abs(value - expected) < 1e-9, (number, value)
+            return number
+
+        return [type(each).__name__ for each in await settled(*map(one, range(4)))]
+
+
 class Journal:
     """What a program that saves checkpoints knows of them, however often power fails."""
 
@@ -479,7 +496,7 @@ KINDS: dict[str, Kind] = {
     each.__name__: Kind(each)
     for each in (
         runs, variables, batches, sessions, iterations, streams, emissions, calls, budgets, loops, accelerators,
-        pipelines,
+        pipelines, arrays,
     )
 } | {
     "ranks": Kind(ranks, replace(FAULTS, cancels=0.0, stops=0.2, freezes=0.2, late=0.05, cuts=0.2), 2),

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from queue import LifoQueue
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +18,6 @@ from actorflow.devices import (
     Bucket,
     BufferPool,
     Device,
-    DeviceOptions,
     Fence,
     SimDevice,
     SimOptions,
@@ -99,18 +98,57 @@ class TestRightDevices:
         assert "  copies.staging        not checked: is_staged is False" in lines
 
 
-# -- lanes of worker threads that are wrong -------------------------------------------------------------------------
+# -- what is wrong with devices: each function gets the right method first --------------------------------------------
 
-Work = Callable[[Any], None]
-Passed = Callable[[Fence], None]
+Fault = Callable[..., Any]
 
 
-class Backwards(WorkerLane):
-    """The newest work first."""
+def broken(base: type[Any], **faults: Fault) -> type[Any]:
+    """A class some of whose methods are wrong."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self._queue = _Pile()  # type: ignore[assignment]
+    def wrong(right: Any, fault: Fault) -> Any:
+        return lambda self, *arguments: fault(right, self, *arguments)
+
+    return type("Broken", (base,), {name: wrong(getattr(base, name), fault) for name, fault in faults.items()})
+
+
+def lanes(**faults: Fault) -> type[CPU]:
+    """The CPU with lanes that are wrong."""
+    kind = broken(WorkerLane, **faults)
+    return broken(CPU, _make_lane=lambda right, self, name: kind(name))
+
+
+def pool(**faults: Callable[[BufferPool], Fault]) -> type[CPU]:
+    """The CPU with a pool that is wrong."""
+
+    def make(right: Fault, self: CPU) -> BufferPool:
+        made: BufferPool = right(self)
+        for name, fault in faults.items():
+            setattr(made, name, fault(made))
+        return made
+
+    return broken(CPU, _make_pool=make)
+
+
+def stream(**faults: Callable[[SimStream], Fault]) -> type[SimDevice]:
+    """The simulated device with streams that are wrong."""
+
+    def make(right: Fault, self: SimDevice, name: str) -> SimStream:
+        made: SimStream = right(self, name)
+        for each, fault in [(each, fault(made)) for each, fault in faults.items()]:
+            setattr(made, each, fault)
+        return made
+
+    return broken(SimDevice, make_stream=make)
+
+
+def ignored(_: object) -> Fault:
+    return lambda *arguments: None
+
+
+def kept(owner: Any, value: Any) -> Any:
+    owner.__dict__.setdefault("hoard", []).append(value)
+    return value
 
 
 class _Pile(LifoQueue[Any]):
@@ -126,256 +164,81 @@ class _Pile(LifoQueue[Any]):
             super().put(item, block, timeout)
 
 
-class Early(WorkerLane):
-    """Tells the loop before the work has ended."""
-
-    def submit(self, work: Work, argument: Any, passed: Passed, urgent: bool) -> Fence:
-        fence = super().submit(work, argument, lambda _: None, urgent)
-        self.call_soon(lambda: passed(fence))
-        return fence
-
-
-class Twice(WorkerLane):
-    """Tells the loop twice."""
-
-    def submit(self, work: Work, argument: Any, passed: Passed, urgent: bool) -> Fence:
-        def both(fence: Fence) -> None:
-            passed(fence)
-            self.call_soon(lambda: passed(fence))
-
-        return super().submit(work, argument, both, urgent)
-
-
-class Elsewhere(WorkerLane):
-    """Tells of ends on a thread of its own."""
-
-    def submit(self, work: Work, argument: Any, passed: Passed, urgent: bool) -> Fence:
-        def tell(fence: Fence) -> None:
-            thread = threading.Thread(target=passed, args=(fence,), name="stranger")
-            thread.start()
-            thread.join()
-
-        return super().submit(work, argument, tell, urgent)
-
-
-class Forgetful(WorkerLane):
-    """Loses waiters that come after the end."""
-
-    def call_soon(self, callback: Callable[[], None]) -> None:
-        pass
-
-
-class Swallowing(WorkerLane):
-    """Keeps errors to itself."""
-
-    def submit(self, work: Work, argument: Any, passed: Passed, urgent: bool) -> Fence:
-        def quiet(value: Any) -> None:
-            with suppress(BaseException):
-                work(value)
-
-        return super().submit(quiet, argument, passed, urgent)
-
-
-class Lying(WorkerLane):
-    """Says that it waits, and does not."""
-
-    def wait(self, fence: Fence) -> bool:
-        return True
-
-
-class Blocking(WorkerLane):
-    """Does the work before submit() returns."""
-
-    def submit(self, work: Work, argument: Any, passed: Passed, urgent: bool) -> Fence:
-        ended = threading.Event()
-
-        def do(value: Any) -> None:
-            try:
-                work(value)
-            finally:
-                ended.set()
-
-        fence = super().submit(do, argument, passed, urgent)
-        ended.wait()
-        return fence
-
-
-class Lazy(WorkerLane):
-    """Nothing is urgent, and nobody's waiting makes it so."""
-
-    def submit(self, work: Work, argument: Any, passed: Passed, urgent: bool) -> Fence:
-        return super().submit(work, argument, passed, False)
-
-
-class Abandoning(WorkerLane):
-    """Drops at its close what waits in the queue."""
-
-    def close(self) -> None:
-        while not self._closed and not self._queue.empty():
-            self._queue.get()
-        super().close()
-
-
-class Hoarding(WorkerLane):
-    """Keeps what it worked on last."""
-
-    def submit(self, work: Work, argument: Any, passed: Passed, urgent: bool) -> Fence:
-        self.hoard = [*getattr(self, "hoard", []), work]
-        return super().submit(work, argument, passed, urgent)
-
-
-class Faithful(WorkerLane):
-    """Stays with its first loop."""
-
-    def bind(self, loop: Any) -> None:
-        if self._loop is None:
-            super().bind(loop)
-
-
-class Open(WorkerLane):
-    """Takes work when it is closed, and never does it."""
-
-    def submit(self, work: Work, argument: Any, passed: Passed, urgent: bool) -> Fence:
-        closed, self._closed = self._closed, False
-        try:
-            return super().submit(work, argument, passed, urgent)
-        finally:
-            self._closed = closed
-
-
-def with_lane(kind: type[WorkerLane]) -> type[CPU]:
-    return type(kind.__name__, (CPU,), {"_make_lane": lambda self, name: kind(name)})
-
-
-# -- devices with worker threads that are wrong ---------------------------------------------------------------------
-
-
-class SharedLane(CPU):
-    """Has one lane for all names."""
-
-    def lane(self, name: str) -> Any:
-        return super().lane("main")
-
-
-class Showing(CPU):
-    """download() gives the memory itself."""
-
-    def download(self, value: Any) -> Any:
-        return value
-
-
-class Keeping(CPU):
-    """upload() takes the host's array for its own."""
-
-    def upload(self, value: Any) -> Any:
-        return value
-
-
-class Crude(CPU):
-    """Lets the errors of NumPy through."""
-
-    def allocate(self, spec: TensorSpec) -> Any:
-        return np.empty(spec.shape, spec.dtype)
-
-
-class Credulous(CPU):
-    """Takes everything for its array."""
-
-    def is_array(self, value: Any) -> bool:
-        return True
-
-
-class Leaking(CPU):
-    """Never frees an array."""
-
-    kept: list[Any]
-
-    def allocate(self, spec: TensorSpec) -> Any:
-        self.kept = [*getattr(self, "kept", []), super().allocate(spec)]
-        return self.kept[-1]
-
-
-class _Generous(Bucket):
-    def take(self) -> Any:
-        return self.free[-1] if self.free else self.pool.new(self.spec)
-
-
-class Sharing(CPU):
-    """Its pool gives one buffer to many."""
-
-    def _make_pool(self) -> BufferPool:
-        pool = BufferPool(self.allocate)
-        buckets = pool._buckets
-        pool.bucket = lambda spec: buckets.setdefault(spec, _Generous(pool, spec))  # type: ignore[method-assign]
-        return pool
-
-
-class Uncounted(CPU):
-    """Its pool counts nothing."""
-
-    def _make_pool(self) -> BufferPool:
-        pool = super()._make_pool()
-        pool.adopt = lambda buffer: None  # type: ignore[method-assign]
-        return pool
-
-
-class Spending(CPU):
-    """Its pool knows no budget."""
-
-    def _make_pool(self) -> BufferPool:
-        pool = super()._make_pool()
-        pool.make_room = lambda size_bytes: None  # type: ignore[method-assign]
-        return pool
-
-
-class Ageless(CPU):
-    """Is kept alive by a list of all devices."""
-
-    everyone: ClassVar[list[Any]] = []
-
-    def __init__(self, place: af.Place, options: DeviceOptions | None = None) -> None:
-        super().__init__(place, options)
-        self.everyone.append(self)
-
-
-class Lingering(CPU):
-    """Has a thread that `join` does not end, but `reap` does."""
-
-    threads: ClassVar[list[tuple[threading.Thread, threading.Event]]] = []
-
-    def _make_lane(self, name: str) -> Any:
-        end = threading.Event()
-        thread = threading.Thread(target=end.wait, name=f"lingering-{name}")
+def early(right: Fault, lane: Any, work: Fault, argument: Any, passed: Fault, urgent: bool) -> Fence:
+    fence: Fence = right(lane, work, argument, lambda _: None, urgent)
+    lane.call_soon(lambda: passed(fence))
+    return fence
+
+
+def elsewhere(right: Fault, lane: Any, work: Fault, argument: Any, passed: Fault, urgent: bool) -> Any:
+    def tell(fence: Fence) -> None:
+        thread = threading.Thread(target=passed, args=(fence,), name="stranger")
         thread.start()
-        self.threads.append((thread, end))
-        return super()._make_lane(name)
+        thread.join()
 
-    @classmethod
-    def reap(cls) -> None:
-        for thread, end in cls.threads:
-            end.set()
-            thread.join()
-        cls.threads.clear()
+    return right(lane, work, argument, tell, urgent)
 
 
-class Deaf(CPU):
-    """Has no budget, whatever its options say."""
+def swallowing(right: Fault, lane: Any, work: Fault, *rest: Any) -> Any:
+    def quiet(value: Any) -> None:
+        with suppress(BaseException):
+            work(value)
 
-    def __init__(self, place: af.Place, options: DeviceOptions | None = None) -> None:
-        super().__init__(place, options)
-        self.memory.budget_bytes = None
-
-
-# -- devices with streams that are wrong ----------------------------------------------------------------------------
+    return right(lane, quiet, *rest)
 
 
-class Careless(SimDevice):
-    """A stream that does not wait for events."""
+def blocking(right: Fault, lane: Any, work: Fault, *rest: Any) -> Any:
+    ended = threading.Event()
 
-    def make_stream(self, name: str) -> SimStream:
-        stream = super().make_stream(name)
-        stream.wait = lambda event: None  # type: ignore[method-assign]
-        return stream
+    def do(value: Any) -> None:
+        try:
+            work(value)
+        finally:
+            ended.set()
+
+    fence = right(lane, do, *rest)
+    ended.wait()
+    return fence
+
+
+def abandoning(right: Fault, lane: Any) -> None:
+    while not lane._closed and not lane._queue.empty():
+        lane._queue.get()
+    right(lane)
+
+
+def reopened(right: Fault, lane: Any, *arguments: Any) -> Any:
+    closed, lane._closed = lane._closed, False
+    try:
+        return right(lane, *arguments)
+    finally:
+        lane._closed = closed
+
+
+def generous(pool: BufferPool) -> Fault:
+    class Generous(Bucket):
+        def take(self) -> Any:
+            return self.free[-1] if self.free else self.pool.new(self.spec)
+
+    return lambda spec: pool._buckets.setdefault(spec, Generous(pool, spec))
+
+
+#: All devices of a kind that keeps them, and threads of one that does not end them.
+EVERYONE: list[Device] = []
+THREADS: list[tuple[threading.Thread, threading.Event]] = []
+
+
+def lingering(right: Fault, self: CPU, name: str) -> Any:
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait, name=f"lingering-{name}")
+    thread.start()
+    THREADS.append((thread, end))
+    return right(self, name)
+
+
+def deaf(right: Fault, self: CPU, *arguments: Any) -> None:
+    right(self, *arguments)
+    self.memory.budget_bytes = None
 
 
 class _Hasty(Event):
@@ -405,130 +268,142 @@ class _Hushed(_Hasty):
 
 
 def with_event(kind: type[_Hasty]) -> type[SimDevice]:
-    class Marked(SimDevice):
-        def make_stream(self, name: str) -> SimStream:
-            stream = super().make_stream(name)
-            record, wait = stream.record, stream.wait
-            stream.record = lambda: kind(record())  # type: ignore[assignment, method-assign]
-            stream.wait = lambda event: wait(event.inner)  # type: ignore[method-assign, attr-defined]
-            return stream
+    def record(made: SimStream) -> Fault:
+        right: Fault = made.record
+        return lambda: kind(right())
 
-    return Marked
+    def wait(made: SimStream) -> Fault:
+        right: Fault = made.wait
+        return lambda event: right(event.inner)
 
-
-class WrongPart(SimDevice):
-    """Copies out what is one element further on."""
-
-    def copy_out(self, source: Any, target: Any) -> None:
-        super().copy_out(source, target)
-        if target.size > 1:
-            current_stream().launch(
-                lambda _, outputs: np.copyto(outputs[0], np.roll(outputs[0], 1)), [], [target], cost_ns=0, name="roll"
-            )
+    return stream(record=record, wait=wait)
 
 
-class HalfIn(SimDevice):
-    """Leaves the last element out."""
-
-    def copy_in(self, source: Any, target: Any) -> None:
-        def copy(inputs: Any, outputs: Any) -> None:
-            if outputs[0].size:
-                kept = outputs[0].reshape(-1)[-1]
-                np.copyto(outputs[0], inputs[0])
-                outputs[0].reshape(-1)[-1] = kept
-
-        current_stream().launch(copy, [source], [target], cost_ns=0, name="copy")
+def rolled(right: Fault, self: SimDevice, source: Any, target: Any) -> None:
+    right(self, source, target)
+    if target.size > 1:
+        current_stream().launch(
+            lambda _, outputs: np.copyto(outputs[0], np.roll(outputs[0], 1)), [], [target], cost_ns=0, name="roll"
+        )
 
 
-class NoPeer(SimDevice):
-    """Copies nothing from its peers."""
+def all_but_the_last(right: Fault, self: SimDevice, source: Any, target: Any) -> None:
+    def copy(inputs: Any, outputs: Any) -> None:
+        if outputs[0].size:
+            last = outputs[0].reshape(-1)[-1]
+            np.copyto(outputs[0], inputs[0])
+            outputs[0].reshape(-1)[-1] = last
 
-    def copy_peer(self, source: Any, target: Any) -> None:
-        pass
-
-
-class Copying(SimDevice):
-    """adopt() copies."""
-
-    def adopt(self, value: Any) -> Any:
-        return self.upload(self.download(value)) if self.is_array(value) else None
+    current_stream().launch(copy, [source], [target], cost_ns=0, name="copy")
 
 
 class _Reckless(StreamPool):
+    """Asks nobody whether a buffer is still in use."""
+
     def take(self, spec: TensorSpec, lane: Any) -> Any:
         free = self.shelf(spec).free
         return free.popleft()[0] if free else self.new(spec)
 
 
-class Reckless(SimDevice):
-    """Its pool asks nobody whether a buffer is still in use."""
-
-    def _make_pool(self) -> StreamPool:
-        return _Reckless(self.allocate, weakref.WeakMethod(self._all_lanes)())
+def reckless(right: Fault, self: Any) -> StreamPool:
+    return _Reckless(self.allocate, weakref.WeakMethod(self._all_lanes)())
 
 
-BROKEN: list[tuple[type[Device], str]] = [
-    (Showing, "arrays.download"),
-    (Keeping, "arrays.upload"),
-    (Crude, "arrays.no_room"),
-    (Credulous, "arrays.is_array"),
-    (with_lane(Early), "fences.not_early"),
-    (with_lane(Twice), "fences.once"),
-    (with_lane(Elsewhere), "fences.once"),
-    (with_lane(Forgetful), "fences.waiters"),
-    (SharedLane, "lanes.names"),
-    (with_lane(Backwards), "lanes.order"),
-    (with_lane(Blocking), "lanes.at_once"),
-    (with_lane(Lying), "lanes.wait_held"),
-    (with_lane(Open), "lanes.closed"),
-    (with_lane(Lazy), "fences.urgent"),
-    (with_lane(Swallowing), "errors.work"),
-    (Leaking, "release.array"),
-    (Uncounted, "memory.counts"),
-    (Sharing, "memory.apart"),
-    (Spending, "memory.budget"),
-    (Deaf, "memory.budget"),
-    (with_lane(Faithful), "loops.bind"),
-    (with_lane(Hoarding), "release.work"),
-    (with_lane(Abandoning), "close.finishes"),
-    (Lingering, "close.threads"),
-    (Ageless, "close.forgotten"),
-    (with_event(_Hasty), "fences.not_early"),
-    (HalfIn, "copies.in"),
-    (WrongPart, "copies.out"),
-    (NoPeer, "copies.peer"),
-    (Copying, "copies.adopt"),
-    (Careless, "lanes.wait"),
-    (with_event(_Hushed), "errors.on_device"),
-    (Reckless, "memory.in_use"),
+#: What is wrong, the device, and the requirement that finds it.
+BROKEN: list[tuple[str, type[Device], str]] = [
+    ("download() gives the memory itself", broken(CPU, download=lambda right, self, value: value), "arrays.download"),
+    ("upload() takes the host's array", broken(CPU, upload=lambda right, self, value: value), "arrays.upload"),
+    ("lets errors of NumPy through", broken(CPU, allocate=lambda _, self, spec: np.empty(*spec)), "arrays.no_room"),
+    ("takes everything for its array", broken(CPU, is_array=lambda *_: True), "arrays.is_array"),
+    ("tells before the work has ended", lanes(submit=early), "fences.not_early"),
+    (
+        "tells twice",
+        lanes(
+            submit=lambda right, lane, work, argument, passed, urgent: right(
+                lane, work, argument, lambda fence: [passed(fence), lane.call_soon(lambda: passed(fence))], urgent
+            )
+        ),
+        "fences.once",
+    ),
+    ("tells on a thread of its own", lanes(submit=elsewhere), "fences.once"),
+    ("loses waiters that come after the end", lanes(call_soon=lambda *_: None), "fences.waiters"),
+    ("one lane for all names", broken(CPU, lane=lambda right, self, name: right(self, "main")), "lanes.names"),
+    (
+        "the newest work first",
+        lanes(__init__=lambda right, lane, name: right(lane, name) or setattr(lane, "_queue", _Pile())),
+        "lanes.order",
+    ),
+    ("works before submit() returns", lanes(submit=blocking), "lanes.at_once"),
+    ("says that it waits, and does not", lanes(wait=lambda *_: True), "lanes.wait_held"),
+    ("takes work when it is closed", lanes(submit=reopened), "lanes.closed"),
+    ("nothing is urgent", lanes(submit=lambda right, *given: right(*given[:-1], False)), "fences.urgent"),
+    ("keeps errors to itself", lanes(submit=swallowing), "errors.work"),
+    ("frees no array", broken(CPU, allocate=lambda right, self, spec: kept(self, right(self, spec))), "release.array"),
+    ("counts nothing", pool(adopt=ignored), "memory.counts"),
+    ("gives one buffer to many", pool(bucket=generous), "memory.apart"),
+    ("its pool knows no budget", pool(make_room=ignored), "memory.budget"),
+    ("has no budget, whatever is said", broken(CPU, __init__=deaf), "memory.budget"),
+    (
+        "stays with its first loop",
+        lanes(bind=lambda right, lane, loop: right(lane, loop) if lane._loop is None else None),
+        "loops.bind",
+    ),
+    (
+        "keeps what it worked on",
+        lanes(submit=lambda right, lane, work, *rest: right(lane, kept(lane, work), *rest)),
+        "release.work",
+    ),
+    ("drops at its close what waits", lanes(close=abandoning), "close.finishes"),
+    ("has a thread that does not end", broken(CPU, _make_lane=lingering), "close.threads"),
+    (
+        "is kept alive",
+        broken(CPU, __init__=lambda right, self, *given: right(self, *given) or EVERYONE.append(self)),
+        "close.forgotten",
+    ),
+    ("marks that have always passed", with_event(_Hasty), "fences.not_early"),
+    ("leaves the last element out", broken(SimDevice, copy_in=all_but_the_last), "copies.in"),
+    ("copies out the next element", broken(SimDevice, copy_out=rolled), "copies.out"),
+    ("copies nothing from peers", broken(SimDevice, copy_peer=lambda *_: None), "copies.peer"),
+    (
+        "adopt() copies",
+        broken(
+            SimDevice,
+            adopt=lambda right, self, value: self.upload(self.download(value)) if self.is_array(value) else None,
+        ),
+        "copies.adopt",
+    ),
+    ("streams that do not wait", stream(wait=ignored), "lanes.wait"),
+    ("marks that hush failures up", with_event(_Hushed), "errors.on_device"),
+    ("gives buffers that are in use", broken(SimDevice, _make_pool=reckless), "memory.in_use"),
 ]
 
 
-class TestBrokenDevices:
-    @pytest.mark.parametrize(
-        ("kind", "requirement"), [pytest.param(*entry, id=f"{entry[0].__name__}-{entry[1]}") for entry in BROKEN]
-    )
-    def test_a_planted_defect_is_caught_by_its_requirement(
-        self, kind: type[Device], requirement: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        is_sim = issubclass(kind, SimDevice)
-        monkeypatch.setitem(registry._kinds, "sim" if is_sim else "broken", kind)
-        # Marks that never wait are early only as long as the work takes; a busy machine may look milliseconds later.
-        options = SimOptions(latency_s=0.2 if requirement == "fences.not_early" else 2e-3) if is_sim else None
-        try:
-            with pytest.raises(ConformanceError) as caught:
-                af.run(  # on one kind of loop: right devices are checked on both
-                    check_device(
-                        "sim:0" if is_sim else "broken:0",
-                        options=options,
-                        patience_s=PATIENCE_S,
-                        fail=fail_on_device if is_sim else None,
-                    )
-                )
-        finally:
-            Lingering.reap()
-            Ageless.everyone.clear()
-        assert caught.value.requirement == requirement, str(caught.value)
-        assert str(caught.value.place) in str(caught.value)
-        assert caught.value.expected in str(caught.value)
-        assert caught.value.actual in str(caught.value)
+#: One for each topic.
+QUICK = {requirement.partition(".")[0]: what for what, _, requirement in BROKEN}.values()
+
+
+@pytest.mark.parametrize(
+    ("kind", "requirement"),
+    [pytest.param(*rest, id=what, marks=[pytest.mark.slow] * (what not in QUICK)) for what, *rest in BROKEN],
+)
+def test_a_planted_defect_is_caught_by_its_requirement(
+    kind: type[Device], requirement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_sim = issubclass(kind, SimDevice)
+    monkeypatch.setitem(registry._kinds, "sim" if is_sim else "broken", kind)
+    # Marks that never wait are early only as long as the work takes; a busy machine may look milliseconds later.
+    options = SimOptions(latency_s=0.2 if requirement == "fences.not_early" else 2e-3) if is_sim else None
+    place, fail = ("sim:0", fail_on_device) if is_sim else ("broken:0", None)
+    try:
+        with pytest.raises(ConformanceError) as caught:
+            # On one kind of loop: right devices are checked on both.
+            af.run(check_device(place, options=options, patience_s=PATIENCE_S, fail=fail))
+    finally:
+        EVERYONE.clear()
+        while THREADS:
+            thread, end = THREADS.pop()
+            end.set()
+            thread.join()
+    error = caught.value
+    assert error.requirement == requirement, str(error)
+    assert all(str(part) in str(error) for part in (error.place, error.expected, error.actual))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from functools import partial, update_wrapper
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from actorflow.errors import PeerLostError, TransportError
 from actorflow.testing import ConformanceError, check_transport
-from actorflow.transport import Listener, LocalTransport, LocalWorld, PeerError
+from actorflow.transport import Listener, LocalWorld, PeerError
 from tests.support.effort import FULL
 
 #: What a broken transport never does is waited for so long.
@@ -210,189 +210,136 @@ def test_seeds_give_different_orders() -> None:
 # -- planted defects -------------------------------------------------------------------------------------------------
 
 
-def early_credit(transport: LocalTransport) -> None:
-    send = transport.send
-
-    def broken(rank: int, tag: int, data: memoryview, done: Callable[..., None]) -> None:
-        send(rank, tag, memoryview(bytes(data)), lambda _: None)
-        asyncio.get_running_loop().call_soon(done, None)
-
-    transport.send = broken  # type: ignore[method-assign]
+Method = Callable[..., Any]
 
 
-def loses_a_byte(transport: LocalTransport) -> None:
-    receive = transport.receive
-
-    def broken(rank: int, tag: int, buffer: memoryview, done: Callable[..., None]) -> None:
-        def told(count: int, error: BaseException | None) -> None:
-            if count == 100_000:
-                buffer[-1:] = bytes([buffer[-1] ^ 1])
-            done(count, error)
-
-        receive(rank, tag, buffer, told)
-
-    transport.receive = broken  # type: ignore[method-assign]
+def early_credit(own: Any, send: Method, rank: int, tag: int, data: memoryview, done: Method) -> None:
+    send(rank, tag, memoryview(bytes(data)), lambda _: None)
+    asyncio.get_running_loop().call_soon(done, None)
 
 
-def one_tag_for_all(transport: LocalTransport) -> None:
-    send, receive = transport.send, transport.receive
-    transport.send = lambda rank, tag, *rest: send(rank, min(tag, 1), *rest)  # type: ignore[method-assign]
-    transport.receive = lambda rank, tag, *rest: receive(rank, min(tag, 1), *rest)  # type: ignore[method-assign]
+def loses_a_byte(own: Any, receive: Method, rank: int, tag: int, buffer: memoryview, done: Method) -> None:
+    def told(count: int, error: BaseException | None) -> None:
+        if count == 100_000:
+            buffer[-1:] = bytes([buffer[-1] ^ 1])
+        done(count, error)
+
+    receive(rank, tag, buffer, told)
 
 
-def empty_is_full(transport: LocalTransport) -> None:
-    receive = transport.receive
-
-    def broken(rank: int, tag: int, buffer: memoryview, done: Callable[..., None]) -> None:
-        receive(rank, tag, buffer, lambda _, error: done(buffer.nbytes, error))
-
-    transport.receive = broken  # type: ignore[method-assign]
+def one_tag(own: Any, right: Method, rank: int, tag: int, *rest: Any) -> None:
+    right(rank, min(tag, 1), *rest)
 
 
-def notes_backwards(transport: LocalTransport) -> None:
-    post, waiting = transport.post, []
+def empty_is_full(own: Any, receive: Method, rank: int, tag: int, buffer: memoryview, done: Method) -> None:
+    receive(rank, tag, buffer, lambda _, error: done(buffer.nbytes, error))
 
-    def broken(rank: int, note: bytes) -> None:
-        if not waiting:
-            asyncio.get_running_loop().call_soon(flush)
-        waiting.append((rank, note))
 
+def backwards(own: Any, post: Method, *note: Any) -> None:
     def flush() -> None:
-        while waiting:
-            post(*waiting.pop())
+        while own.waiting:
+            post(*own.waiting.pop())
 
-    transport.post = broken  # type: ignore[method-assign]
-
-
-def mangles_kept_notes(transport: LocalTransport) -> None:
-    listen, inbox = transport.listen, transport.inbox
-
-    def broken(listener: Listener | None) -> None:
-        inbox._untold = deque((rank, b"?") for rank, _ in inbox._untold)
-        listen(listener)
-
-    transport.listen = broken  # type: ignore[method-assign]
+    own.waiting = [*vars(own).get("waiting", ()), note]
+    if len(own.waiting) == 1:
+        asyncio.get_running_loop().call_soon(flush)
 
 
-def calls_at_once(transport: LocalTransport) -> None:
-    group = transport.group
-
-    def broken(ranks: Any) -> Any:
-        found = group(ranks)
-        if len(found.ranks) == 1:
-            found.all_reduce = lambda operation, source, target, done: (np.copyto(target, source), done(None))
-        return found
-
-    transport.group = broken  # type: ignore[method-assign]
+def mangles_kept(own: Any, listen: Method, listener: Listener | None) -> None:
+    own.inbox._untold = deque((rank, b"?") for rank, _ in own.inbox._untold)
+    listen(listener)
 
 
-def calls_after_close(transport: LocalTransport) -> None:
-    close, send, waiting = transport.close, transport.send, []
-
-    def broken_send(rank: int, tag: int, data: memoryview, done: Callable[..., None]) -> None:
-        waiting.append(done)
-        send(rank, tag, data, done)
-
-    def broken_close() -> None:
-        close()
-        if waiting:
-            asyncio.get_running_loop().call_soon(waiting.pop(), None)
-
-    transport.send, transport.close = broken_send, broken_close  # type: ignore[method-assign]
+def calls_at_once(own: Any, group: Method, ranks: Any) -> Any:
+    found = group(ranks)
+    if len(found.ranks) == 1:
+        found.all_reduce = lambda operation, source, target, done: (np.copyto(target, source), done(None))
+    return found
 
 
-def takes_any_rank(transport: LocalTransport) -> None:
-    transport.check_address = lambda rank, tag: None  # type: ignore[method-assign]
-    send, receive = transport.send, transport.receive
-    ranks = range(transport.size)
-    transport.send = lambda rank, *rest: send(rank, *rest) if rank in ranks else None  # type: ignore[method-assign]
-    transport.receive = lambda rank, *rest: receive(rank, *rest) if rank in ranks else None  # type: ignore[method-assign]
+def remembers(own: Any, send: Method, rank: int, tag: int, data: memoryview, done: Method) -> None:
+    own.last = done
+    send(rank, tag, data, done)
 
 
-def other_bits(transport: LocalTransport) -> None:
-    group = transport.group
-
-    def broken(ranks: Any) -> Any:
-        found = group(ranks)
-        reduce = type(found).all_reduce
-
-        def broken_reduce(operation: str, source: Any, target: Any, done: Callable[..., None]) -> None:
-            def told(error: BaseException | None) -> None:
-                if transport.rank and target.size > 1_000 and target.dtype == np.float64 and not target.shape[1:]:
-                    target[-1] = np.nextafter(target[-1], np.inf)
-                done(error)
-
-            reduce(found, operation, source, target, told)
-
-        found.all_reduce = broken_reduce
-        return found
-
-    transport.group = broken  # type: ignore[method-assign]
+def calls_after_close(own: Any, close: Method) -> None:
+    close()
+    if "last" in vars(own):
+        asyncio.get_running_loop().call_soon(vars(own).pop("last"), None)
 
 
-def leaves_unseen(transport: LocalTransport) -> None:
-    transport.give_up = lambda error: None  # type: ignore[method-assign]
+def any_rank(own: Any, right: Method, rank: int, *rest: Any) -> None:
+    if rank in range(own.size):
+        right(rank, *rest)
 
 
-def leaves_what_is_done(transport: LocalTransport) -> None:
-    """A message that a rank has taken before it left is told to have failed."""
-    send = transport.send
+def other_bits(own: Any, group: Method, ranks: Any) -> Any:
+    found = group(ranks)
+    reduce = type(found).all_reduce
 
-    def broken(rank: int, tag: int, data: memoryview, done: Callable[..., None]) -> None:
+    def broken(operation: str, source: Any, target: Any, done: Method) -> None:
         def told(error: BaseException | None) -> None:
-            asyncio.get_running_loop().call_later(0.02, lambda: done(transport.inbox.ends.get(rank, error)))
+            if own.rank and target.size > 1_000 and target.dtype == np.float64 and not target.shape[1:]:
+                target[-1] = np.nextafter(target[-1], np.inf)
+            done(error)
 
-        send(rank, tag, data, told if len(data) == 10 and transport.rank == 0 else done)
+        reduce(found, operation, source, target, told)
 
-    transport.send = broken  # type: ignore[method-assign]
-
-
-def tells_of_the_end_alone(transport: LocalTransport) -> None:
-    """Listeners are told, what is under way goes on."""
-    transport.give_up = lambda error: transport.inbox.hear_of_end(error)  # type: ignore[method-assign]
+    found.all_reduce = broken
+    return found
 
 
-DEFECTS = [
-    (early_credit, {"edges.credit"}),
-    (loses_a_byte, {"edges.order"}),
-    (one_tag_for_all, {"edges.tags"}),
-    (empty_is_full, {"edges.empty"}),
-    (notes_backwards, {"notes.order"}),
-    (mangles_kept_notes, {"notes.kept"}),
-    (calls_at_once, {"ends.callbacks"}),
-    (calls_after_close, {"ends.close", "ends.leaves"}),
-    (leaves_unseen, {"ends.leaves"}),
-    (leaves_what_is_done, {"ends.leaves"}),
-    (tells_of_the_end_alone, {"ends.leaves"}),
-    (takes_any_rank, {"edges.address"}),
-    (other_bits, {"groups.same_bits", "groups.shapes"}),
+def fails_what_is_done(own: Any, send: Method, rank: int, tag: int, data: memoryview, done: Method) -> None:
+    """A message that a rank has taken before it left is told to have failed."""
+
+    def told(error: BaseException | None) -> None:
+        asyncio.get_running_loop().call_later(0.02, lambda: done(own.inbox.ends.get(rank, error)))
+
+    send(rank, tag, data, told if len(data) == 10 and own.rank == 0 else done)
+
+
+def nothing(*_: Any) -> None:
+    pass
+
+
+#: What is in the place of methods of a transport, each given it and the right one; and the requirements that find it.
+DEFECTS: list[tuple[dict[str, Method], set[str]]] = [
+    ({"send": early_credit}, {"edges.credit"}),
+    ({"receive": loses_a_byte}, {"edges.order"}),
+    ({"send": one_tag, "receive": one_tag}, {"edges.tags"}),
+    ({"receive": empty_is_full}, {"edges.empty"}),
+    ({"post": backwards}, {"notes.order"}),
+    ({"listen": mangles_kept}, {"notes.kept"}),
+    ({"group": calls_at_once}, {"ends.callbacks"}),
+    ({"send": remembers, "close": calls_after_close}, {"ends.close", "ends.leaves"}),
+    ({"give_up": nothing}, {"ends.leaves"}),
+    ({"send": fails_what_is_done}, {"ends.leaves"}),
+    ({"give_up": lambda own, right, error: own.inbox.hear_of_end(error)}, {"ends.leaves"}),
+    ({"check_address": nothing, "send": any_rank, "receive": any_rank}, {"edges.address"}),
+    ({"group": other_bits}, {"groups.same_bits", "groups.shapes"}),
 ]
 
 
-def never_asks(transport: LocalTransport) -> None:
-    transport.watch = lambda: None  # type: ignore[method-assign]
-
-
-def loses_whoever_it_asks(transport: LocalTransport) -> None:
-    transport._liveness.answered = lambda rank: None  # type: ignore[method-assign]
+@pytest.mark.any_loop
+@pytest.mark.parametrize(("faults", "expected"), DEFECTS, ids=lambda given: "-".join(given))
+async def test_a_defect_is_caught(faults: dict[str, Method], expected: set[str]) -> None:
+    assert await first_broken(faults, LocalWorld(2)) in expected
 
 
 @pytest.mark.any_loop
-@pytest.mark.parametrize(("plant", "expected"), DEFECTS, ids=[plant.__name__ for plant, _ in DEFECTS])
-async def test_a_defect_is_caught(plant: Callable[[LocalTransport], None], expected: set[str]) -> None:
-    assert await first_broken(plant, LocalWorld(2)) in expected
+@pytest.mark.parametrize("method", ["watch", "_liveness.answered"])
+async def test_a_defect_that_freezing_shows_is_caught(method: str) -> None:
+    assert await first_broken({method: nothing}, LocalWorld(3, liveness_s=0.1), freeze=True) == "ends.frozen"
 
 
-@pytest.mark.any_loop
-@pytest.mark.parametrize("plant", [never_asks, loses_whoever_it_asks])
-async def test_a_defect_that_freezing_shows_is_caught(plant: Callable[[LocalTransport], None]) -> None:
-    assert await first_broken(plant, LocalWorld(3, liveness_s=0.1), freeze=True) == "ends.frozen"
-
-
-async def first_broken(plant: Callable[[LocalTransport], None], world: LocalWorld, freeze: bool = False) -> str:
+async def first_broken(faults: dict[str, Method], world: LocalWorld, freeze: bool = False) -> str:
     """The requirement that is found to be broken."""
     for transport in world.transports:
-        plant(transport)
+        for name, fault in faults.items():
+            *path, last = name.split(".")
+            owner = getattr(transport, path[0]) if path else transport
+            right = getattr(owner, last)
+            setattr(owner, last, update_wrapper(partial(fault, owner, right), right))
     tasks = [
         asyncio.create_task(
             check_transport(
