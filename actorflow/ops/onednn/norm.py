@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from actorflow.ops.cpu.buffers import Array
-from actorflow.ops.cpu.parallel import element_ns, even_cuts
+from actorflow.ops.cpu.parallel import element_ns
 from actorflow.ops.nn.lrn import LRN
 from actorflow.ops.nn.norm import BatchNorm, BatchNormDown, LayerNorm, LayerNormDown
 from actorflow.ops.onednn.library import (
@@ -27,7 +28,7 @@ from actorflow.ops.onednn.library import (
     UnsupportedError,
     libdnnl,
 )
-from actorflow.ops.onednn.steps import Call, Compute, Divisible, Indirect, Piece, Plain, images, kernel, part_of, plain
+from actorflow.ops.onednn.steps import Call, Compute, Indirect, Plain, images, kernel, plain
 from actorflow.spec import TensorSpec
 
 _BACKWARD, _WITH_SCALE_AND_SHIFT, _ACROSS_CHANNELS = 128, 6, 0xAFF
@@ -48,29 +49,10 @@ def _layer(operation: LayerNorm | LayerNormDown, x: TensorSpec) -> Handle:
     return libdnnl().descriptor("layer_normalization_forward", FORWARD_TRAINING, rows, rows, statistics, *how)
 
 
-class LayerNormCall:
-    """Calls of a layer norm, of some of the samples each where cores are idle."""
-
-    def __init__(self, operation: LayerNorm, specs: Sequence[TensorSpec]) -> None:
-        self._operation, self._x = operation, specs[0]
-        x = specs[0]
-        work_ns = element_ns(_PASSES * x.size) if operation.axes < len(x.shape) else 0.0
-        self._compute = Divisible(self._part(x), 3, work_ns, self.pieces)
-        self.direct = self._compute.directly([0, 1, 2, -1, -2, -3])
-
-    def _part(self, x: TensorSpec) -> Compute:
-        return Compute(_layer(self._operation, x), [SRC, SCALE, SHIFT, DST, MEAN, VARIANCE])
-
-    def pieces(self, count: int) -> list[Piece]:
-        """Some of the samples each."""
-        cuts = even_cuts(self._x.shape[0], count)
-        return [(self._part(part_of(self._x, 0, cut)), [(cut,), None, None, *[(cut,)] * 3]) for cut in cuts]
-
-    def __call__(self, operation: LayerNorm, inputs: list[Array], outputs: list[Array]) -> None:
-        self._compute(*map(plain, inputs), *outputs)
-
-
-kernel(LayerNorm)(LayerNormCall)
+@kernel(LayerNorm)
+def _layer_norm(operation: LayerNorm, specs: Sequence[TensorSpec]) -> Call:
+    arguments, work_ns = [SRC, SCALE, SHIFT, DST, MEAN, VARIANCE], element_ns(_PASSES * specs[0].size)
+    return Plain(partial(_layer, operation, specs[0]), arguments, work_ns, outputs=3)
 
 
 @kernel(LayerNormDown)
@@ -133,8 +115,10 @@ def _lrn(operation: LRN, specs: Sequence[TensorSpec]) -> Call:
         raise UnsupportedError("other than images")
     how = (operation.size, operation.alpha, operation.beta, operation.k)
 
-    def describe(specs: Sequence[TensorSpec]) -> Handle:
-        x, found = images(specs[0].shape), libdnnl()
+    x = images(specs[0].shape)
+
+    def describe() -> Handle:
+        found = libdnnl()
         return found.descriptor("lrn_forward", FORWARD_INFERENCE, _ACROSS_CHANNELS, x, x, *how, found.attributes())
 
-    return Plain(describe, specs, [SRC, DST], element_ns(_PASSES * specs[0].size))
+    return Plain(describe, [SRC, DST], element_ns(_PASSES * specs[0].size))
