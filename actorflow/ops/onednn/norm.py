@@ -60,30 +60,23 @@ def _layer_norm_down(operation: LayerNormDown, specs: Sequence[TensorSpec]) -> C
     x = specs[1]
     rows, statistics = _rows(x, operation.axes)
     how = (operation.epsilon, _WITH_SCALE_AND_SHIFT, _layer(operation, x), libdnnl().attributes())
-    return _Down("layer_normalization", rows, rows, rows, statistics, *how)
+    return _down("layer_normalization", rows, rows, rows, statistics, *how)
 
 
 @kernel(BatchNormDown)
 def _batch_norm_down(operation: BatchNormDown, specs: Sequence[TensorSpec]) -> Call:
     x = images(specs[1].shape)
     how = (operation.epsilon, _WITH_SCALE_AND_SHIFT, _batch(operation, specs[1]), libdnnl().attributes())
-    return _Down("batch_normalization", x, x, x, *how)
+    return _down("batch_normalization", x, x, x, *how)
 
 
-class _Down:
-    """Calls of a gradient, from ``g, x, scale, mean, variance``."""
-
-    def __init__(self, kind: str, *how: Any) -> None:
-        descriptor = libdnnl().descriptor(f"{kind}_backward", _BACKWARD, *how)
-        # The library counts a shift among what a layer norm's gradient reads, and makes nothing of it.
-        more = [2] * (libdnnl().count_of_inputs(descriptor) > 5)
-        self._order = [*range(5), *more]
-        given = [DIFF_DST, SRC, SCALE, MEAN, VARIANCE, *[SHIFT] * len(more)]
-        self._compute = Compute(descriptor, [*given, DIFF_SRC, DIFF_SCALE, DIFF_SHIFT])
-        self.direct = self._compute.directly([*self._order, -1, -2, -3])
-
-    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
-        self._compute(*[plain(inputs[i]) for i in self._order], *outputs)
+def _down(kind: str, *how: Any) -> Call:
+    """Calls of a gradient, from ``g, x, scale, mean, variance``; the library sums it up, on one thread."""
+    descriptor = libdnnl().descriptor(f"{kind}_backward", _BACKWARD, *how)
+    # The library counts a shift among what a layer norm's gradient reads, and makes nothing of it.
+    more = [2] * (libdnnl().count_of_inputs(descriptor) > 5)
+    given = [DIFF_DST, SRC, SCALE, MEAN, VARIANCE, *[SHIFT] * len(more)]
+    return Plain(lambda: descriptor, [*given, DIFF_SRC, DIFF_SCALE, DIFF_SHIFT], 0.0, 3, [*range(5), *more])
 
 
 def _batch(operation: BatchNorm | BatchNormDown, x: TensorSpec) -> Handle:

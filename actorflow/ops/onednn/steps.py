@@ -271,17 +271,23 @@ class Plain:
         arguments: Numbers of the arguments, those of the outputs behind those of the inputs.
         work_ns: Estimated time of one thread.
         outputs: Number of the outputs.
+        order: Positions of the inputs among the step's, if they are others.
     """
 
     def __init__(
-        self, describe: Callable[[], Handle], arguments: Sequence[int], work_ns: float, outputs: int = 1
+        self,
+        describe: Callable[[], Handle],
+        arguments: Sequence[int],
+        work_ns: float,
+        outputs: int = 1,
+        order: Sequence[int] | None = None,
     ) -> None:
-        inputs = len(arguments) - outputs
-        self._compute = Shared(describe, arguments, inputs, work_ns)
-        self.direct = self._compute.directly([*range(inputs), *range(-1, -1 - outputs, -1)])
+        self._order = order or range(len(arguments) - outputs)
+        self._compute = Shared(describe, arguments, len(self._order), work_ns)
+        self.direct = self._compute.directly([*self._order, *range(-1, -1 - outputs, -1)])
 
     def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
-        self._compute(*map(plain, inputs), *outputs)
+        self._compute(*[plain(inputs[i]) for i in self._order], *outputs)
 
 
 def steps(shape: Sequence[int]) -> list[int]:
