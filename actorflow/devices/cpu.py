@@ -323,7 +323,7 @@ class WorkerLane(Lane):
             member = team.join()
         is_last = True
         while (fence := queue.get()) is not None:
-            member.at_work = True
+            member.at_work = 1
             fence.begun = True
             start = clock_ns()
             if fence.urgent and is_last:
@@ -336,7 +336,7 @@ class WorkerLane(Lane):
             finished.append(handed_over.pop())
             is_last = queue.empty()
             if is_last:
-                member.at_work = False
+                member.at_work = 0
             if is_urgent or is_last:
                 self.wake()
         if self._computes:

@@ -13,7 +13,8 @@ work: where it brought nothing, such work is spread no more for a while (`Worth`
 BLAS keeps one pool of threads for the whole process, so its size is decided here for all graphs: lanes that there is
 work for have an equal share of the cores each, and pieces that call BLAS are computed by one thread each. Where lanes
 compute nothing but kernels, which are cut into pieces, BLAS has one thread: its own would wait for more work in a loop,
-on cores that pieces need. Primitives of oneDNN are made for one thread, and ONNX Runtime is told a lane's share.
+on cores that pieces need. A primitive of oneDNN is called for as many threads as there may be at that moment
+(`Team.threads`), judged in the same way, and ONNX Runtime is told a lane's share.
 """
 
 from __future__ import annotations
@@ -41,8 +42,6 @@ _P = TypeVar("_P")
 WORTH_NS = 200_000
 #: Spread work must be faster than one thread by this factor to be worth the processor's time that it costs.
 _GAIN = 1.1
-#: Pieces for each core: more take time of their own, of fewer the last one is waited for longer.
-_PIECES = 3
 #: Kinds of work whose worth is known at a time.
 _MOST_KINDS = 4096
 
@@ -53,7 +52,7 @@ class Member:
     __slots__ = ("at_work",)
 
     def __init__(self) -> None:
-        self.at_work = False  # whether it has something to do. Its own thread alone sets it
+        self.at_work = 0  # cores that are at its work. Its own thread alone sets it
 
 
 def _current_core_function() -> Callable[[], int | None]:
@@ -323,17 +322,23 @@ class Team:
         for _ in range(ending):
             self._calls.put(None)
 
-    def pieces(self, work_ns: float) -> int:
-        """Return in how many pieces work is worth being cut, whose results are the same for any number of pieces."""
-        return min(_PIECES * cores(), int(2 * work_ns / WORTH_NS))
-
-    def can_help(self) -> bool:
-        """Return whether this is a lane's thread, and a core is idle, which would take part in what is spread."""
-        return self._is_here and self.idle > 0
-
     @property
-    def _is_here(self) -> bool:
-        return getattr(self._here, "member", None) is not None
+    def threads(self) -> int:
+        """Threads that may compute for the calling one, itself among them: for a lane's, those of idle cores, too.
+
+        It is all cores, or half of them, or a third, ...: a library has a form of its work for each number of threads.
+        """
+        idle = self.idle if getattr(self._here, "member", None) is not None else 0
+        return cores() // -(-cores() // (1 + max(0, idle)))
+
+    @contextmanager
+    def at_work(self, count: int) -> Iterator[None]:
+        """So many cores are at the work of the calling thread, which is a lane's, within the block."""
+        self._here.member.at_work = count
+        try:
+            yield
+        finally:
+            self._here.member.at_work = 1
 
     @property
     def idle(self) -> int:
@@ -359,8 +364,9 @@ class Team:
         Raises:
             BaseException: what a piece raised; that of the first one of several. Pieces that were left are dropped.
         """
-        with self.single() if multiplies and len(pieces) > 1 and self._is_here else nullcontext():
-            if len(pieces) > 1 and work_ns >= WORTH_NS and self._is_here:
+        is_here = getattr(self._here, "member", None) is not None
+        with self.single() if multiplies and len(pieces) > 1 and is_here else nullcontext():
+            if len(pieces) > 1 and work_ns >= WORTH_NS and is_here:
                 worth = self._worth((getattr(work, "__code__", None), len(pieces), work_ns))
                 if worth.may_spread():
                     self._work_together(_Call(pieces, work), len(pieces), worth)

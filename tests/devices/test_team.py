@@ -276,15 +276,22 @@ def test_helps_on_another_core(monkeypatch: pytest.MonkeyPatch, core: int | None
     assert len(threads) == CORES - 1
 
 
-def test_whether_somebody_can_help() -> None:
+def test_threads_that_may_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(team, "cores", lambda: 6)
     crew = Team()
-    assert not crew.can_help(), "this is no lane's thread"
-    others = [crew.join() for _ in range(CORES - 1)]
-    with joined(crew):
-        assert crew.can_help()
-        for member in others:
-            member.at_work = True
-        assert not crew.can_help()
+    assert crew.threads == 1, "this is no lane's thread"
+    others = [crew.join() for _ in range(5)]
+    with joined(crew) as member:
+        found = []
+        for other in others:
+            found.append(crew.threads)
+            other.at_work = 1
+        assert [*found, crew.threads] == [6, 3, 3, 3, 2, 1]
+        others[0].at_work = others[1].at_work = 0
+        assert crew.threads == 3
+        with crew.at_work(2):
+            assert (member.at_work, crew.idle) == (2, 1)
+        assert (member.at_work, crew.idle) == (1, 2)
 
 
 def test_a_piece_spreads_work_of_its_own() -> None:

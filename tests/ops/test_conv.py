@@ -28,17 +28,10 @@ from tests.support.layouts import LAYOUTS
     st.sampled_from(["float32", "float64"]),
     st.sampled_from(LAYOUTS),
     st.sampled_from([64, 512, 1 << 20]),  # small pieces force bands, large ones have several images
-    st.sampled_from([0, 16]),  # rows of fewer windows are added up across the images of a piece
-    st.sampled_from([0, 1 << 20]),  # columns of shorter runs are gathered plane by plane
-    st.sampled_from([1, 99]),  # data gradients of so many channels are convolutions, where they can
 )
-def test_convolutions_are_what_loops_give(
-    compute, drawn, dtype, layout, piece_bytes, short_row, short_run_bytes, turned_channels
-) -> None:
+def test_convolutions_are_what_loops_give(compute, drawn, dtype, layout, piece_bytes) -> None:
     with (
-        mock.patch.multiple(kernels, _PIECE_BYTES=piece_bytes, _IMAGE_BYTES=2 * piece_bytes, _SHORT_ROW=short_row),
-        mock.patch.multiple(kernels, _SHORT_RUN_BYTES=short_run_bytes, _TURNED_CHANNELS=turned_channels),
-        mock.patch.multiple(kernels, _TURNED_RATIO=99, _TURNED_WINDOWS=0),
+        mock.patch.multiple(kernels, _PIECE_BYTES=piece_bytes, _IMAGE_BYTES=2 * piece_bytes),
         mock.patch.object(depthwise, "_PIECE_BYTES", piece_bytes),
     ):
         for sample in drawn:
@@ -79,13 +72,6 @@ def test_what_is_not_finite_in_a_weight_stays_where_it_is_used(compute, value) -
     assert np.isfinite(dx[:, -1]).all()
     assert np.isfinite(dx[:, :, -1]).all()
     assert not np.isfinite(dx[:, :-1, :-1]).any()
-
-
-def test_a_data_gradient_of_many_windows_adds_to_nothing(compute, monkeypatch) -> None:
-    monkeypatch.setattr(kernels, "_scatter", None)
-    g, weight = np.ones((2, 9, 9, 16), np.float32), np.ones((3, 3, 16, 16), np.float32)
-    (dx,) = compute(ConvDown(pad=1, size=(9, 9)), g, weight)
-    assert dx[0, 4, 4, 0] == 9 * 16
 
 
 # -- transposed ---------------------------------------------------------------------------------------------------

@@ -33,7 +33,6 @@ SMALL = {
         "_SCATTERED_WINDOWS": 3,
         "_SUMMED_PIECES": 2,
         "_IMAGE_BYTES": 4096,
-        "_TURNED_CHANNELS": 3,
     },
     fills: {"BLOCK": 16},
     linalg: {"_SUMMED": 24},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -32,8 +32,8 @@ _DOUBLE = (
     *(7.7951226697135082e-08, 1.6652640553590825e-08, -1.7060807323373566e-08, -1.1893885619092368e-09),
     *(2.8979247563452761e-09, 2.3183140775046786e-12, -2.7035624320633309e-10),
 )
-#: ``erf(x) / x`` as a polynomial in ``x * x``, highest power first: the Maclaurin series, to 1e-17 for ``|x| < 0.5``.
-_SERIES = tuple([2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in reversed(range(14))])
+#: ``erf(x) / x`` as a polynomial in ``x * x``: the Maclaurin series, to 1e-17 for ``|x| < 0.5``.
+_SERIES = tuple([2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(14)])
 
 #: Zeros beside which elements are compared.
 _ZEROS = {zeros.dtype: zeros for zeros in (np.zeros(1024, np.float32), np.zeros(1024, np.float64))}
@@ -41,16 +41,14 @@ _ZEROS = {zeros.dtype: zeros for zeros in (np.zeros(1024, np.float32), np.zeros(
 _Function = Callable[..., None]
 
 
-def _by_blocks(
-    kind: type[Operation], inplace: bool = True, is_quiet: bool = True, passes: int = 4
-) -> Callable[[_Function], _Function]:
+def _by_blocks(kind: type[Operation], is_quiet: bool = True, passes: int = 4) -> Callable[[_Function], _Function]:
     """Register a function of a block of ``x``, ``out`` and the parameters; a quiet one has infinities on its way.
 
     ``passes``: those of `elementwise`.
     """
 
     def register(function: _Function) -> _Function:
-        @kernel(kind, inplace=inplace)
+        @kernel(kind, inplace=True)
         @partial(elementwise, passes=passes)
         @in_float32
         def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
@@ -63,34 +61,25 @@ def _by_blocks(
     return register
 
 
-@_by_blocks(ops.NormalDensity, inplace=False)
+@_by_blocks(ops.NormalDensity)
 def density(x: Array, out: Array) -> None:
-    """``exp(-x * x / 2) / sqrt(2 * pi)``; ``out`` may not be ``x``."""
-    np.multiply(x, x, out=out)
-    np.multiply(out, -0.5, out=out)
-    np.exp(out, out=out)
-    np.multiply(out, 1 / math.sqrt(2 * math.pi), out=out)
+    """``exp(-x * x / 2) / sqrt(2 * pi)``."""
+    np.multiply(np.exp(x * x * -0.5), 1 / math.sqrt(2 * math.pi), out=out)
 
 
-def tail(x: Array, out: Array) -> Array:
-    """The probability that a normal number is more than ``x``, which is not negative; ``x`` is overwritten."""
-    first, *rest = reversed(_DOUBLE if x.dtype == np.float64 else _SINGLE)
-    bell = scratch("bell", x.shape, x.dtype)
-    np.multiply(x, x, out=bell)
-    np.multiply(bell, -0.5, out=bell)
-    np.exp(bell, out=bell)
-    np.multiply(x, math.sqrt(0.5), out=x)
-    np.add(x, 3, out=x)
-    t = np.divide(3, x, out=x)
-    np.multiply(bell, t, out=bell)
-    s = np.multiply(t, 2, out=t)
-    np.subtract(s, 1, out=s)
-    out[...] = first
-    for coefficient in rest:
-        np.multiply(out, s, out=out)
-        np.add(out, coefficient, out=out)
-    np.multiply(out, bell, out=out)
-    return np.multiply(out, 0.5, out=out)
+def tail(x: Array) -> Array:
+    """The probability that a normal number is more than ``x``, which is not negative."""
+    t = 3 / (x * math.sqrt(0.5) + 3)
+    return _polynomial(_DOUBLE if x.dtype == np.float64 else _SINGLE, t * 2 - 1) * (np.exp(x * x * -0.5) * t) * 0.5
+
+
+def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
+    """The value of a polynomial, lowest power first."""
+    total = np.full_like(x, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        total *= x
+        total += coefficient
+    return total
 
 
 @kernel(ops.Relu, inplace=True)
@@ -117,101 +106,58 @@ def _relu_down(operation: Operation, inputs: list[Array], outputs: list[Array]) 
 
 @_by_blocks(ops.Sigmoid)
 def _logistic(x: Array, out: Array) -> None:
-    np.negative(x, out=out)
-    np.exp(out, out=out)  # infinity gives the right limit, 0
-    np.add(out, 1, out=out)
-    np.divide(1, out, out=out)  # the same to the bit as a reciprocal, in half the time
+    np.divide(1, np.exp(-x) + 1, out=out)  # infinity gives the right limit, 0
 
 
 @_by_blocks(ops.Silu)
 def _silu(x: Array, out: Array) -> None:
-    s = scratch("sigmoid", x.shape, x.dtype)
-    _logistic(x, s)
-    np.multiply(x, s, out=out)
+    np.multiply(x, 1 / (np.exp(-x) + 1), out=out)
 
 
 @_by_blocks(ops.LeakyRelu, is_quiet=False)
 def _leaky_relu(x: Array, out: Array, slope: float) -> None:
-    if slope:
-        low = np.multiply(x, slope, out=scratch("low", x.shape, x.dtype))
-        (np.maximum if slope <= 1 else np.minimum)(x, low, out=out)
-    else:  # infinity times 0 is NaN
-        np.maximum(x, 0, out=out)
+    # Infinity times a slope of 0 is NaN.
+    (np.maximum if slope <= 1 else np.minimum)(x, x * slope if slope else 0, out=out)
 
 
 @_by_blocks(ops.Elu, is_quiet=False)
 def _elu(x: Array, out: Array, alpha: float) -> None:
-    low = np.minimum(x, 0, out=scratch("low", x.shape, x.dtype))
+    low = np.minimum(x, 0)
     Expm1.function(low, out=low)
-    np.multiply(low, alpha, out=low)
-    np.maximum(x, 0, out=out)
-    np.add(out, low, out=out)
+    np.add(np.maximum(x, 0), low * alpha, out=out)
 
 
 @_by_blocks(ops.Softplus, is_quiet=False)
 def _softplus(x: Array, out: Array, beta: float, threshold: float) -> None:
-    scaled = np.multiply(x, beta, out=scratch("scaled", x.shape, x.dtype))
-    is_linear = np.greater(scaled, threshold, out=scratch("kept", x.shape, np.bool_))
-    bend = np.abs(scaled, out=scratch("bend", x.shape, x.dtype))
-    np.negative(bend, out=bend)
-    np.exp(bend, out=bend)
-    np.log1p(bend, out=bend)  # log(1 + exp(v)) = max(v, 0) + log(1 + exp(-|v|))
-    np.maximum(scaled, 0, out=scaled)
-    np.add(scaled, bend, out=scaled)
-    np.divide(scaled, beta, out=scaled)
-    np.copyto(scaled, x, where=is_linear)
-    np.copyto(out, scaled)
+    scaled = x * beta
+    # log(1 + exp(v)) = max(v, 0) + log(1 + exp(-|v|))
+    bent = (np.maximum(scaled, 0) + np.log1p(np.exp(-np.abs(scaled)))) / beta
+    np.copyto(out, np.where(scaled > threshold, x, bent))
 
 
 @_by_blocks(ops.Gelu, passes=16)
 def _gelu(x: Array, out: Array) -> None:
     """``max(x, 0) - |x| * P(N > |x|)``, which has all digits on both sides."""
-    size, rest = scratch("size", x.shape, x.dtype), scratch("rest", x.shape, x.dtype)
-    np.abs(x, out=size)
-    tail(size, rest)
-    np.abs(x, out=size)
-    np.minimum(size, 100, out=size)  # where the tail is 0: infinity would make it NaN
-    np.multiply(rest, size, out=rest)
-    np.maximum(x, 0, out=out)
-    np.subtract(out, rest, out=out)
+    size = np.abs(x)
+    # From 100 on the tail is 0: infinity would make it NaN.
+    np.subtract(np.maximum(x, 0), tail(size) * np.minimum(size, 100), out=out)
 
 
 @_by_blocks(ops.GeluTanh)
 def _gelu_tanh(x: Array, out: Array) -> None:
-    share = scratch("share", x.shape, x.dtype)
-    np.multiply(x, x, out=share)
-    np.multiply(share, ops.GELU_SLOPE * ops.GELU_CUBIC, out=share)
-    np.add(share, ops.GELU_SLOPE, out=share)
-    np.multiply(share, x, out=share)
-    np.tanh(share, out=share)
-    np.add(share, 1, out=share)
-    np.multiply(share, 0.5, out=share)
-    np.multiply(x, share, out=out)
+    inner = (x * x * (ops.GELU_SLOPE * ops.GELU_CUBIC) + ops.GELU_SLOPE) * x
+    np.multiply(x, (np.tanh(inner) + 1) * 0.5, out=out)
 
 
-@_by_blocks(Erf, inplace=False, passes=16)
+@_by_blocks(Erf, passes=16)
 def _error_function(x: Array, out: Array) -> None:
     """``1 - 2 * tail(sqrt(2) * |x|)`` with the sign of ``x``; its power series where that would lose digits."""
-    size = scratch("size", x.shape, x.dtype)
-    tail(np.multiply(np.abs(x, out=size), math.sqrt(2), out=size), out)
-    np.multiply(out, -2, out=out)
-    np.add(out, 1, out=out)
-    np.copysign(out, x, out=out)
-    inner = np.minimum(np.square(x, out=size), 0.25, out=size)
-    series = scratch("series", x.shape, x.dtype)
-    series[...] = _SERIES[0]
-    for coefficient in _SERIES[1:]:
-        np.multiply(series, inner, out=series)
-        np.add(series, coefficient, out=series)
-    np.multiply(series, x, out=series)
-    np.copyto(out, series, where=np.less(np.abs(x), 0.5, out=scratch("kept", x.shape, np.bool_)))
+    size = np.abs(x)
+    series = _polynomial(_SERIES, np.minimum(x * x, 0.25)) * x
+    np.copyto(out, np.where(size < 0.5, series, np.copysign(tail(size * math.sqrt(2)) * -2 + 1, x)))
 
 
-@_by_blocks(ops.NormalCdf, inplace=False)
+@_by_blocks(ops.NormalCdf)
 def _probability(x: Array, out: Array) -> None:
     """The probability that a normal number is at most ``x``: its tail, or 1 less the tail, by the sign of ``x``."""
-    tail(np.abs(x, out=scratch("size", x.shape, x.dtype)), out)
-    whole = np.copysign(0.5, x, out=scratch("whole", x.shape, x.dtype))
-    np.add(whole, 0.5, out=whole)
-    np.copysign(out, x, out=out)
-    np.subtract(whole, out, out=out)
+    np.subtract(np.copysign(0.5, x) + 0.5, np.copysign(tail(np.abs(x)), x), out=out)

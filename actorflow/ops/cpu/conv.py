@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,19 +41,6 @@ _FEW_IMAGES = 4
 _RUNS, _SUMMED_PIECES = 8, 3
 #: An image whose columns are larger is cut into bands.
 _IMAGE_BYTES = 4 << 20
-#: Small groups are joined up to this many input channels, their weights standing side by side among zeros: BLAS does
-#: several times as many operations in less time.
-_JOINED_CHANNELS = 16
-#: Data gradients of fewer channels than this are added up with the channels first, so that additions have long runs.
-_FEW_CHANNELS = 16
-#: Where a row has fewer windows than this, runs go through all images of a piece. Turning the result then pays for
-#: fewer channels than this times the elements of a kernel.
-_SHORT_ROW, _CHANNELS_PER_ELEMENT = 16, 3
-#: A data gradient of stride 1 is computed as a convolution for this many channels at least, results of so many times
-#: the channels at most, and so many windows for each result at least: the weight has to be copied.
-_TURNED_CHANNELS, _TURNED_RATIO, _TURNED_WINDOWS = 8, 3, 1
-#: Columns are gathered plane by plane where what they take from an image in one piece is less.
-_SHORT_RUN_BYTES = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +49,13 @@ class _Geometry:
 
     Attributes:
         windows: Positions of the kernel.
-        groups: Number of groups, after small ones are joined.
-        joined: Number of groups that are joined in one.
+        groups: Number of groups.
         channels: Input channels of a group.
         dtype: Dtype to compute in.
     """
 
     windows: Windows
     groups: int
-    joined: int
     channels: int
     dtype: np.dtype[Any]
 
@@ -112,26 +97,12 @@ class _Geometry:
         w = self.windows
         return self.channels * (w.kernel[-1] if self.groups == 1 and w.dilation[-1] == 1 else 1)
 
-    @property
-    def is_planar(self) -> bool:
-        """True if columns are gathered plane by plane: rows of a plane are longer runs than those of few channels."""
-        w = self.windows
-        is_short = self.run * self.dtype.itemsize < _SHORT_RUN_BYTES and self.run < w.out[-1]
-        return self.groups == 1 and w.stride[-1] == 1 and is_short
-
     def padded(self, images: Array) -> Array:
-        """The images with their border of zeros; the channels come first in memory if the columns are planar."""
+        """The images with their border of zeros."""
         w = self.windows
-        if self.is_planar:
-            planes = np.moveaxis(images, -1, 0)
-            if w.size == w.padded_size and planes.flags.c_contiguous:
-                return images
-            shape = (images.shape[-1], len(images), *w.padded_size)
-            padded = np.moveaxis(scratch("padded", shape, images.dtype), 0, -1)
-        elif w.size == w.padded_size:
+        if w.size == w.padded_size:
             return images
-        else:
-            padded = scratch("padded", (len(images), *w.padded_size, images.shape[-1]), images.dtype)
+        padded = scratch("padded", (len(images), *w.padded_size, images.shape[-1]), images.dtype)
         put_in_border(images, padded, w)
         return padded
 
@@ -144,20 +115,14 @@ class _Geometry:
         w, (image, *axes, channel) = self.windows, padded.strides
         counts = [cut.stop - cut.start for cut in piece[1:]]
         # Axes of the windows, then those of a column.
-        windows_shape = (len(padded), *counts)
-        windows_strides = (image, *(s * axis for s, axis in zip(w.stride, axes, strict=True)))
-        shape = (self.groups, *w.kernel, self.channels)
-        strides = (self.channels * channel, *(d * axis for d, axis in zip(w.dilation, axes, strict=True)), channel)
+        shape = (len(padded), *counts, self.groups, *w.kernel, self.channels)
+        strides = (image, *(s * axis for s, axis in zip(w.stride, axes, strict=True)))
+        strides += (self.channels * channel, *(d * axis for d, axis in zip(w.dilation, axes, strict=True)), channel)
         # Stays inside: the last window of an axis ends within the padded size by the definition of `out`.
         starts = [slice(cut.start * s, None) for cut, s in zip(piece[1:], w.stride, strict=True)]
         first = padded[(slice(None), *starts)]
-        rows, length = math.prod(windows_shape), self.groups * self.columns
-        if self.is_planar:
-            shape, strides = (*shape, *windows_shape), (*strides, *windows_strides)
-        else:
-            shape, strides = (*windows_shape, *shape), (*windows_strides, *strides)
         columns = scratch("columns", shape, self.dtype)
-        if self.run and not self.is_planar and padded.dtype == self.dtype and channel == padded.itemsize:
+        if self.run and padded.dtype == self.dtype and channel == padded.itemsize:
             # Of a view, as of mirrored images, pixels that follow each other need not lie side by side.
             run = self.run if axes[-1] == self.channels * channel else self.channels
             before = len(shape) - (1 if run == self.channels else 2)
@@ -165,7 +130,7 @@ class _Geometry:
             np.copyto(_as_runs(columns.reshape(found.shape)), _as_runs(found))
         else:
             np.copyto(columns, as_strided(first, shape, strides, writeable=False), casting="unsafe")
-        return columns.reshape(length, rows).T if self.is_planar else columns.reshape(rows, length)
+        return columns.reshape(len(padded) * math.prod(counts), self.groups * self.columns)
 
     def column_pieces(self, x: Array, run: Sequence[Piece], padded: Array | None) -> Iterator[tuple[Piece, Array]]:
         """The columns of some pieces of ``x``, one after the other, in scratch memory that the next one overwrites.
@@ -183,42 +148,9 @@ def _as_runs(array: Array) -> Array:
     return array.view(np.dtype((np.void, array.shape[-1] * array.itemsize)))[..., 0]
 
 
-def _geometry(
-    operation: Any, weight_shape: tuple[int, ...], size: tuple[int, ...], seen: Array, is_exact: bool = False
-) -> _Geometry:
-    """The convolution with its small groups joined; ``seen`` is the array that the weight is multiplied with."""
+def _geometry(operation: Any, weight_shape: tuple[int, ...], size: tuple[int, ...], dtype: np.dtype[Any]) -> _Geometry:
     *kernel_size, channels, _ = weight_shape
-    joined = _joined(operation.groups, channels)
-    if joined > 1 and not is_exact:
-        # An infinite value of one group would make others NaN, where its products with the weight's zeros are used.
-        with np.errstate(all="ignore"):
-            joined = joined if np.isfinite(np.add.reduce(seen, axis=None)) else 1
-    windows = operation.windows(size, kernel_size)
-    return _Geometry(windows, operation.groups // joined, joined, channels * joined, wide_dtype(seen.dtype))
-
-
-def _joined(groups: int, channels: int) -> int:
-    most = max(1, _JOINED_CHANNELS // max(1, channels))
-    return next(count for count in range(min(most, groups), 0, -1) if groups % count == 0)
-
-
-def _parts(g: _Geometry, wide: Array, weight: Array) -> Iterator[tuple[Array, Array]]:
-    """For each of the groups that are joined, its part of their weight, and its own one."""
-    *kernel_size, channels, outputs = weight.shape
-    blocks = weight.reshape(*kernel_size, channels, g.groups, g.joined, outputs // (g.groups * g.joined))
-    full = wide.reshape(*kernel_size, g.joined, *blocks.shape[len(kernel_size) :])
-    for i in range(g.joined):
-        yield full[..., i, :, :, i, :], blocks[..., i, :]
-
-
-def _join(g: _Geometry, weight: Array) -> Array:
-    """A weight for joined groups: zeros where a group's output would see another group's input."""
-    if g.joined == 1:
-        return weight
-    wide = np.zeros((*weight.shape[:-2], g.channels, weight.shape[-1]), weight.dtype)
-    for part, own in _parts(g, wide, weight):
-        part[...] = own
-    return wide
+    return _Geometry(operation.windows(size, kernel_size), operation.groups, channels, wide_dtype(dtype))
 
 
 def _multiply(a: Array, b: Array, out: Array, product: Callable[..., Any] = np.matmul) -> None:
@@ -238,19 +170,11 @@ def conv(operation: Conv, inputs: list[Array], outputs: list[Array]) -> None:
     if depthwise.is_depthwise(operation.groups, weight.shape[-2]):
         depthwise.forward(operation.windows(x.shape[1:-1], weight.shape[:-2]), x, weight, y)
         return
-    g = _geometry(operation, weight.shape, x.shape[1:-1], x)
-    matrices = g.weight(_join(g, weight))
+    g = _geometry(operation, weight.shape, x.shape[1:-1], x.dtype)
+    matrices = g.weight(weight)
     if g.windows.is_pointwise:
         _pointwise(g, x, matrices, y)
         return
-    _forward(g, x, matrices, y)
-
-
-def _pointwise(g: _Geometry, x: Array, matrices: Array, y: Array) -> None:
-    _multiply(g.grouped(g.rows(x)), matrices, g.grouped(as_matrix(y)), multiply)
-
-
-def _forward(g: _Geometry, x: Array, matrices: Array, y: Array) -> None:
     found, padded = list(g.pieces(len(x), y.shape[-1], _PIECE_WINDOWS)), g.shared(x)
     product = np.matmul if len(found) > 1 else multiply
 
@@ -259,6 +183,10 @@ def _forward(g: _Geometry, x: Array, matrices: Array, y: Array) -> None:
             _multiply(g.grouped(columns), matrices, g.grouped(as_matrix(y[piece])), product)
 
     team.spread(_runs(found, _RUNS), compute, g.work_ns(len(x), y.shape[-1]), multiplies=True)
+
+
+def _pointwise(g: _Geometry, x: Array, matrices: Array, y: Array) -> None:
+    _multiply(g.grouped(g.rows(x)), matrices, g.grouped(as_matrix(y)), multiply)
 
 
 def _runs(found: Sequence[Piece], count: int) -> list[Sequence[Piece]]:
@@ -272,18 +200,8 @@ def conv_weight(operation: ConvWeight, inputs: list[Array], outputs: list[Array]
     if depthwise.is_depthwise(operation.groups, dweight.shape[-2]):
         depthwise.weight(operation.windows(x.shape[1:-1], operation.kernel), dy, x, dweight)
         return
-    g = _geometry(operation, dweight.shape, x.shape[1:-1], x, is_exact=True)
-    if g.joined == 1:
-        _weight_gradient(g, dy, x, dweight.reshape(g.columns, dweight.shape[-1]))
-    else:
-        wide = scratch("wide", (g.columns, dweight.shape[-1]), dweight.dtype)
-        _weight_gradient(g, dy, x, wide)
-        for part, own in _parts(g, wide, dweight):
-            own[...] = part
-
-
-def _weight_gradient(g: _Geometry, dy: Array, x: Array, dweight: Array) -> None:
-    flat = g.grouped(dweight)
+    g = _geometry(operation, dweight.shape, x.shape[1:-1], x.dtype)
+    flat = g.grouped(dweight.reshape(g.columns, dweight.shape[-1]))
     if g.windows.is_pointwise:
         _multiply(g.grouped(g.rows(x)).transpose(0, 2, 1), g.grouped(g.rows(dy)), flat, multiply)
         return
@@ -318,26 +236,23 @@ def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) ->
     if depthwise.is_depthwise(operation.groups, weight.shape[-2]):
         depthwise.down(operation.windows(dx.shape[1:-1], weight.shape[:-2]), dy, weight, dx)
         return
-    g = _geometry(operation, weight.shape, dx.shape[1:-1], dy)
-    if _pays_turned(g, weight, dy):
-        turned = _turned(g, weight.shape[-1])
-        _forward(turned, dy, turned.weight(_turned_weight(g, weight)), dx)
-        return
-    matrices = g.weight(_join(g, weight)).transpose(0, 2, 1)
+    g = _geometry(operation, weight.shape, dx.shape[1:-1], dy.dtype)
+    matrices = g.weight(weight).transpose(0, 2, 1)
     if g.windows.is_pointwise:
         _pointwise(g, dy, matrices, dx)
         return
     inside = tuple(slice(before, before + n) for n, (before, _) in zip(g.windows.size, g.windows.pad, strict=True))
-    order = _order(g)
 
     def compute(run: Sequence[Piece]) -> None:
         for piece in run:
             images = dx[piece[0]]
-            columns = _columns(g, dy[piece], matrices) if order is None else _columns_in(order, g, dy[piece], matrices)
-            padded = _padded_gradients(g, images, order)
+            rows = g.rows(dy[piece])
+            columns = scratch("columns", (len(rows), g.groups * g.columns), g.dtype)
+            np.matmul(g.grouped(rows), matrices, out=g.grouped(columns))
+            padded = scratch("padded", (len(images), *g.windows.padded_size, images.shape[-1]), g.dtype)
             if is_first(piece):
                 padded.fill(0)
-            _scatter(g, columns, padded, piece)
+            _scatter(g, columns.reshape(*dy[piece].shape[:-1], g.groups, *g.windows.kernel, g.channels), padded, piece)
             if is_last(piece, g.windows):
                 np.copyto(images, padded[(slice(None), *inside)], casting="unsafe")
 
@@ -345,82 +260,14 @@ def conv_down(operation: ConvDown, inputs: list[Array], outputs: list[Array]) ->
     team.spread(runs, compute, g.work_ns(len(dx), dy.shape[-1]), multiplies=True)
 
 
-def _pays_turned(g: _Geometry, weight: Array, dy: Array) -> bool:
-    """Return whether the data gradient is best computed as a convolution: what is not added up, but gathered."""
-    w, outputs = g.windows, weight.shape[-1] // g.groups
-    if w.is_pointwise or g.joined > 1 or math.prod(w.size) > math.prod(w.out) or any(s > 1 for s in w.stride):
-        return False
-    reach = [d * (k - 1) for d, k in zip(w.dilation, w.kernel, strict=True)]
-    if any(max(pads) > far for pads, far in zip(w.pad, reach, strict=True)):
-        return False
-    if g.channels < _TURNED_CHANNELS or outputs > _TURNED_RATIO * g.channels:
-        return False
-    if math.prod(dy.shape[:-1]) < _TURNED_WINDOWS * outputs:
-        return False
-    with np.errstate(all="ignore"):  # an infinite weight times the border's zeros would be NaN
-        return bool(np.isfinite(np.add.reduce(weight, axis=None, dtype=g.dtype)))
-
-
-def _turned(g: _Geometry, outputs: int) -> _Geometry:
-    """The convolution that takes gradients of the results to those of the images; its strides are 1."""
-    w = g.windows
-    reach = [d * (k - 1) for d, k in zip(w.dilation, w.kernel, strict=True)]
-    pad = tuple((far - before, far - after) for far, (before, after) in zip(reach, w.pad, strict=True))
-    return replace(g, windows=replace(w, size=w.out, pad=pad, out=w.size), channels=outputs // g.groups)
-
-
-def _turned_weight(g: _Geometry, weight: Array) -> Array:
-    """The weight of `_turned`: the kernel back to front, inputs and outputs changed over within each group."""
-    *kernel_size, channels, outputs = weight.shape
-    rank = len(kernel_size)
-    flipped = weight[(slice(None, None, -1),) * rank].reshape(*kernel_size, channels, g.groups, outputs // g.groups)
-    return flipped.swapaxes(rank, rank + 2).reshape(*kernel_size, outputs // g.groups, g.groups * channels)
-
-
-def _order(g: _Geometry) -> tuple[int, ...] | None:
-    """The axes (image, *spatial, channel) in the order in which data gradients are added up; None for the usual one."""
-    rank = len(g.windows.size)
-    spatial, channels = tuple(range(1, rank + 1)), g.channels
-    if g.groups == 1 and g.windows.out[-1] < _SHORT_ROW:
-        return (rank + 1, *spatial, 0) if channels < _CHANNELS_PER_ELEMENT * math.prod(g.windows.kernel) else None
-    return (rank + 1, 0, *spatial) if g.groups == 1 and channels < _FEW_CHANNELS else None
-
-
-def _padded_gradients(g: _Geometry, images: Array, order: tuple[int, ...] | None) -> Array:
-    """Scratch memory for the gradients of some images and their border, its axes in some order."""
-    shape = (len(images), *g.windows.padded_size, images.shape[-1])
-    order = order or tuple(range(len(shape)))
-    return scratch("padded", [shape[axis] for axis in order], g.dtype).transpose(np.argsort(order))
-
-
-def _columns(g: _Geometry, dy: Array, matrices: Array) -> Array:
-    """Gradients of the columns of a piece, (image, *window, *kernel, group, channel), a view of scratch memory."""
-    rows = g.rows(dy)
-    columns = scratch("columns", (len(rows), g.groups * g.columns), g.dtype)
-    np.matmul(g.grouped(rows), matrices, out=g.grouped(columns))
-    turned = columns.reshape(*dy.shape[:-1], g.groups, *g.windows.kernel, g.channels)
-    return np.moveaxis(turned, dy.ndim - 1, -2)
-
-
-def _columns_in(order: tuple[int, ...], g: _Geometry, dy: Array, matrices: Array) -> Array:
-    """Like `_columns`, with what an element of the kernel sees side by side in memory, its axes in some order."""
-    windows = order[1:]
-    rows = g.rows(dy.transpose(*windows, -1))
-    columns = scratch("columns", (g.columns, len(rows)), g.dtype)
-    np.matmul(matrices[0].T, rows.T, out=columns)
-    turned = columns.reshape(*g.windows.kernel, 1, g.channels, *[dy.shape[axis] for axis in windows])
-    before = turned.ndim - len(windows)
-    return turned.transpose(*[before + windows.index(axis) for axis in range(len(windows))], *range(before))
-
-
 def _scatter(g: _Geometry, columns: Array, padded: Array, piece: Piece) -> None:
     """Add each column to the elements that it was copied from, one kernel offset at a time."""
     w = g.windows
-    target = padded.reshape(*padded.shape[:-1], g.groups, g.channels)
+    target, whole = padded.reshape(*padded.shape[:-1], g.groups, g.channels), [slice(None)] * (len(piece) + 1)
     for offset in np.ndindex(*w.kernel):
         where = []
         for i, d, s, cut in zip(offset, w.dilation, w.stride, piece[1:], strict=True):
             first = cut.start * s + i * d
             where.append(slice(first, first + (cut.stop - cut.start - 1) * s + 1, s))
         part = target[(slice(None), *where)]
-        np.add(part, columns[(*[slice(None)] * len(piece), *offset)], out=part)
+        np.add(part, columns[(*whole, *offset)], out=part)

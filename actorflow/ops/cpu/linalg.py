@@ -121,7 +121,7 @@ def _matmul_of_int32(operation: Matmul, inputs: list[Array], outputs: list[Array
         _matmul(operation, inputs, outputs)
         return
     # Each piece reads the whole other matrix.
-    pieces = product_pieces(len(out), depth, columns, 4 * _NARROW_ROWS) if team.can_help() else 1
+    pieces = product_pieces(len(out), depth, columns, 4 * _NARROW_ROWS) if team.threads > 1 else 1
     cuts = even_cuts(len(out), pieces, _NARROW_ROWS)
 
     def part(cut: slice) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from actorflow.ops.cpu.buffers import Array, in_float32, row_blocks, scratch
+from actorflow.ops.cpu.buffers import Array, in_float32, row_blocks
 from actorflow.ops.cpu.parallel import by_rows, rowwise
 from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.nn import norm as ops
@@ -41,9 +41,8 @@ def _statistics(x: Array) -> tuple[Array, Array]:
     def moments(rows: Array) -> Array:
         found = np.zeros((2, x.shape[1]))
         for (part,) in row_blocks(rows):
-            centered = np.subtract(part, rough, out=scratch("centered", part.shape, x.dtype))
-            found[0] += _sum(centered)
-            found[1] += _sum(np.multiply(centered, centered, out=centered))
+            centered = part - rough
+            found += _sum(centered), _sum(centered * centered)
         return found
 
     rest, squares = np.add.reduce(by_rows([x], moments, 6)) / len(x)
@@ -55,9 +54,7 @@ def _normalize(x: Array, center: Array, factor: Array, shift: Array, y: Array) -
 
     def compute(rows: Array, results: Array) -> None:
         for part, out in row_blocks(rows, results):
-            np.subtract(part, center, out=out)
-            np.multiply(out, factor, out=out)
-            np.add(out, shift, out=out)
+            np.add((part - center) * factor, shift, out=out)
 
     by_rows([x, y], compute, 3)
 
@@ -67,11 +64,7 @@ def _combine(g: Array, x: Array, mean: Array, of_g: Array, of_x: Array, of_1: Ar
 
     def compute(*rows: Array) -> None:
         for g_part, x_part, out in row_blocks(*rows):
-            centered = np.subtract(x_part, mean, out=scratch("centered", x_part.shape, x.dtype))
-            np.multiply(centered, of_x, out=centered)
-            np.multiply(g_part, of_g, out=out)
-            np.add(out, centered, out=out)
-            np.add(out, of_1, out=out)
+            np.add(g_part * of_g + (x_part - mean) * of_x, of_1, out=out)
 
     by_rows([g, x, dx], compute, 3)
 
@@ -112,9 +105,7 @@ def _channel_sums(g: Array, x: Array, mean: Array) -> Array:
     def sums(g_rows: Array, x_rows: Array) -> Array:
         found = np.zeros((2, x.shape[1]))
         for g_part, x_part in row_blocks(g_rows, x_rows):
-            centered = np.subtract(x_part, mean, out=scratch("centered", x_part.shape, x.dtype))
-            found[0] += _sum(np.multiply(centered, g_part, out=centered))
-            found[1] += _sum(g_part)
+            found += _sum((x_part - mean) * g_part), _sum(g_part)
         return found
 
     total: Array = np.add.reduce(by_rows([g, x], sums, 3))
@@ -144,12 +135,7 @@ def _batch_norm_down(operation: ops.BatchNormDown, inputs: list[Array], outputs:
 
 
 def _average(rows: Array) -> Array:
-    column = sum_axes(rows, (1,), keepdims=True)
-    return np.divide(column, rows.shape[1], out=column)
-
-
-def _average_product(a: Array, b: Array) -> Array:
-    return _average(np.multiply(a, b, out=scratch("products", a.shape, a.dtype)))
+    return np.asarray(sum_axes(rows, (1,), keepdims=True) / rows.dtype.type(rows.shape[1]))
 
 
 @kernel(ops.LayerNorm)
@@ -163,14 +149,13 @@ def _layer_norm(operation: ops.LayerNorm, inputs: list[Array], outputs: list[Arr
     def compute(*rows: Array) -> None:
         for part, out, center, spread in row_blocks(*rows):
             rough = _average(part)
-            np.subtract(part, rough, out=out)
-            rest = _average(out)
-            np.subtract(out, rest, out=out)
+            centered = part - rough
+            rest = _average(centered)
+            centered -= rest
             np.add(rough, rest, out=center)
-            spread[...] = _average_product(out, out)
-            np.multiply(out, 1 / np.sqrt(spread + x.dtype.type(operation.epsilon)), out=out)
-            np.multiply(out, scale, out=out)
-            np.add(out, shift, out=out)
+            spread[...] = _average(centered * centered)
+            centered *= 1 / np.sqrt(spread + x.dtype.type(operation.epsilon))
+            np.add(centered * scale, shift, out=out)
 
     by_rows([x, y, mean, variance], compute, 6)
 
@@ -186,17 +171,10 @@ def _layer_norm_down(operation: ops.LayerNormDown, inputs: list[Array], outputs:
         sums = np.zeros((2, width))
         for g_part, x_part, out, center, spread in row_blocks(*rows):
             r = 1 / np.sqrt(spread + x.dtype.type(operation.epsilon))
-            normal, product = (scratch(name, x_part.shape, x.dtype) for name in ("normal", "product"))
-            np.subtract(x_part, center, out=normal)
-            np.multiply(normal, r, out=normal)
-            sums[0] += _sum(np.multiply(g_part, normal, out=product))
-            sums[1] += _sum(g_part)
-            np.multiply(g_part, scale, out=out)
-            mean, mean_product = _average(out), _average_product(out, normal)
-            np.subtract(out, mean, out=out)
-            np.multiply(normal, mean_product, out=normal)
-            np.subtract(out, normal, out=out)
-            np.multiply(out, r, out=out)
+            normal = (x_part - center) * r
+            sums += _sum(g_part * normal), _sum(g_part)
+            scaled = g_part * scale
+            np.multiply(scaled - _average(scaled) - normal * _average(scaled * normal), r, out=out)
         return sums
 
     outputs[1].reshape(-1)[...], outputs[2].reshape(-1)[...] = np.add.reduce(

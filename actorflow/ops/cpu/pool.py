@@ -38,11 +38,6 @@ def _work_ns(w: Windows, results: Array) -> float:
     return element_ns(3 * results.size * math.prod(w.kernel))
 
 
-def _is_global(w: Windows) -> bool:
-    """Return whether the only window is the image."""
-    return w.kernel == w.size == w.padded_size
-
-
 def _is_seen_once(w: Windows) -> bool:
     """Return whether no element is seen by two windows."""
     return all(d * (k - 1) < s for k, d, s in zip(w.kernel, w.dilation, w.stride, strict=True))
@@ -66,7 +61,7 @@ def max_pool(operation: ops.MaxPool, inputs: list[Array], outputs: list[Array]) 
         compute = partial(loops.maxima, geometry(w))
         loop_by_images(compute, _work_ns(w, results), images, results, indices[0])
         return
-    if _is_global(w):
+    if w.kernel == w.size == w.padded_size:  # the only window is the image
         np.max(images, axis=tuple(range(1, images.ndim - 1)), keepdims=True, out=results)
     else:
         team.spread(list(_image_pieces(w, images)), compute, _work_ns(w, results))
@@ -114,14 +109,6 @@ def max_pool_down(operation: ops.MaxPoolDown, inputs: list[Array], outputs: list
     """The gradient of the maxima; see `MaxPoolDown`."""
     (grads, images, maxima), (results,) = inputs, outputs
     w = operation.windows(images.shape[1:-1])
-    if _is_global(w):
-        results.fill(0)
-        flat = (len(images), math.prod(w.size), images.shape[-1])
-        first = images.reshape(flat).argmax(axis=1)[:, np.newaxis]
-        one = (len(images), 1, images.shape[-1])
-        kept = np.where(np.isnan(maxima), np.zeros((), results.dtype), grads).reshape(one)
-        np.put_along_axis(results.reshape(flat), first, kept, axis=1)
-        return
     keeps_bits = _is_seen_once(w)
     loops = loops_for(grads, images, maxima, results)
     if loops is not None:

@@ -25,34 +25,26 @@ def _activate(gates: Array, out: Array) -> None:
     """
     width = gates.shape[1] // 4
     np.multiply(gates, 0.5, out=out)
-    middle = out[:, 2 * width : 3 * width]
-    np.multiply(middle, 2, out=middle)
+    out[:, 2 * width : 3 * width] *= 2
     np.tanh(out, out=out)
     for part in (out[:, : 2 * width], out[:, 3 * width :]):
-        np.add(part, 1, out=part)
-        np.multiply(part, 0.5, out=part)
+        part += 1
+        part *= 0.5
 
 
-def _sigmoid(x: Array) -> None:
-    """In the place of its argument."""
-    np.tanh(np.multiply(x, 0.5, out=x), out=x)
-    np.add(x, 1, out=x)
-    np.multiply(x, 0.5, out=x)
+def _sigmoid(x: Array) -> Array:
+    return (np.tanh(x * 0.5) + 1) * 0.5
 
 
-def _through_sigmoid(y: Array, dy: Array, slope: Array) -> None:
-    """The gradient by what a sigmoid was taken of, in the place of that by the result ``y``; ``slope`` is scratch."""
-    np.subtract(1, y, out=slope)
-    np.multiply(slope, y, out=slope)
-    np.multiply(dy, slope, out=dy)
+def _slope(y: Array) -> Array:
+    """The derivative of a sigmoid whose result is ``y``."""
+    return (1 - y) * y
 
 
 def _step(activations: Array, cell: Array, new_hidden: Array, new_cell: Array) -> None:
     i, f, z, o = _quarters(activations)
-    np.multiply(f, cell, out=new_cell)
-    np.add(new_cell, np.multiply(i, z, out=new_hidden), out=new_cell)
-    np.tanh(new_cell, out=new_hidden)
-    np.multiply(new_hidden, o, out=new_hidden)
+    np.add(f * cell, i * z, out=new_cell)
+    np.multiply(np.tanh(new_cell), o, out=new_hidden)
 
 
 def _step_down(
@@ -61,25 +53,12 @@ def _step_down(
     """``dcell`` may be ``g_cell``."""
     i, f, z, o = _quarters(activations)
     di, df, dz, do = _quarters(dgates)
-    t = np.tanh(new_cell, out=scratch("tanh", cell.shape, cell.dtype))
-    slope = scratch("slope", cell.shape, cell.dtype)
-    total = scratch("total", cell.shape, cell.dtype)
-
-    np.multiply(g_hidden, t, out=do)
-    _through_sigmoid(o, do, slope)
-    np.multiply(t, t, out=t)
-    np.subtract(1, t, out=t)
-    np.multiply(g_hidden, o, out=total)
-    np.multiply(total, t, out=total)
-    np.add(total, g_cell, out=total)  # the gradient by the new cell
-    np.multiply(total, z, out=di)
-    _through_sigmoid(i, di, slope)
-    np.multiply(total, cell, out=df)
-    _through_sigmoid(f, df, slope)
-    np.multiply(total, i, out=dz)
-    np.multiply(z, z, out=slope)
-    np.subtract(1, slope, out=slope)
-    np.multiply(dz, slope, out=dz)
+    t = np.tanh(new_cell)
+    np.multiply(g_hidden * t, _slope(o), out=do)
+    total = g_hidden * o * (1 - t * t) + g_cell  # the gradient by the new cell
+    np.multiply(total * z, _slope(i), out=di)
+    np.multiply(total * cell, _slope(f), out=df)
+    np.multiply(total * i, 1 - z * z, out=dz)
     np.multiply(total, f, out=dcell)
 
 
@@ -134,10 +113,8 @@ def _lstm(operation: LSTM, inputs: list[Array], outputs: list[Array]) -> None:
     y, last_hidden, last_cell, *saved = outputs
     activations, cells = _saved(saved, (*y.shape[:2], weight_x.shape[0]), y.shape, dtype=x.dtype)
     _of_inputs(x, weight_x, bias, activations)
-    recurrent = scratch("recurrent", activations.shape[1:], x.dtype)
     for gates, new_hidden, new_cell in zip(activations, y, cells, strict=True):
-        np.matmul(hidden, weight_h.T, out=recurrent)
-        np.add(gates, recurrent, out=gates)
+        gates += hidden @ weight_h.T
         _activate(gates, gates)
         _step(gates, cell, new_hidden, new_cell)
         hidden, cell = new_hidden, new_cell
@@ -154,9 +131,9 @@ def _lstm_down(operation: LSTMDown, inputs: list[Array], outputs: list[Array]) -
     np.copyto(dhidden, g_hidden)
     np.copyto(dcell, g_cell)
     for t in reversed(range(len(x))):
-        np.add(dhidden, g_y[t], out=dhidden)
+        dhidden += g_y[t]
         for each in g_cells:
-            np.add(dcell, each[t], out=dcell)
+            dcell += each[t]
         before = cells[t - 1] if t else cell
         _step_down(dhidden, dcell, before, cells[t], activations[t], dgates[t], dcell)
         np.matmul(dgates[t], weight_h, out=dhidden)
@@ -175,25 +152,18 @@ def _gru(operation: GRU, inputs: list[Array], outputs: list[Array]) -> None:
     first[: both if resets_after else None] += bias_h[: both if resets_after else None]
     gates = _of_inputs(x, weight_x, first, scratch("gates", (steps, batch, 3 * width), x.dtype))
     rows = weight_h.T if resets_after else weight_h[:both].T
-    recurrent = scratch("recurrent", (batch, rows.shape[1]), x.dtype)
-    other = scratch("inside", (batch, width), x.dtype)
     for t, (each, new) in enumerate(zip(gates, y, strict=True)):
         rz, n = each[:, :both], each[:, both:]
         r, z = rz[:, :width], rz[:, width:]
-        inside = saved[0][t, :, 3 * width :] if saved else other
-        np.matmul(hidden, rows, out=recurrent)
-        np.add(rz, recurrent[:, :both], out=rz)
-        _sigmoid(rz)
-        if resets_after:
-            np.add(recurrent[:, both:], bias_h[both:], out=inside)
-            np.multiply(r, inside, out=new)
-        else:
-            np.multiply(r, hidden, out=inside)
-            np.matmul(inside, weight_h[both:].T, out=new)
-        np.tanh(np.add(n, new, out=n), out=n)
-        np.subtract(hidden, n, out=new)
-        np.multiply(new, z, out=new)
-        hidden = np.add(new, n, out=new)
+        recurrent = hidden @ rows
+        rz[...] = _sigmoid(rz + recurrent[:, :both])
+        inside = recurrent[:, both:] + bias_h[both:] if resets_after else r * hidden
+        n += r * inside if resets_after else inside @ weight_h[both:].T
+        np.tanh(n, out=n)
+        np.add((hidden - n) * z, n, out=new)
+        hidden = new
+        if saved:
+            saved[0][t, :, 3 * width :] = inside
     if saved:
         np.copyto(saved[0][..., : 3 * width], gates)
     np.copyto(last, hidden)
@@ -209,37 +179,25 @@ def _gru_down(operation: GRUDown, inputs: list[Array], outputs: list[Array]) -> 
     by_gates = scratch("dgates", (steps, batch, 3 * width), x.dtype)
     # With a reset behind the product, the third part of what it gives has another gradient.
     by_products = scratch("dproducts", by_gates.shape, x.dtype) if resets_after else by_gates
-    slope = scratch("slope", (batch, width), x.dtype)
-    more = scratch("total", (batch, width), x.dtype)
     np.copyto(dhidden, g_hidden)
     for t in reversed(range(steps)):
         r, z, n, inside = _quarters(activations[t])
         before, by = y[t - 1] if t else hidden, by_gates[t]
         dr, dz, dn = by[:, :width], by[:, width:both], by[:, both:]
-        np.add(dhidden, g_y[t], out=dhidden)
-        np.multiply(n, n, out=slope)
-        np.subtract(1, slope, out=slope)
-        np.subtract(1, z, out=dn)
-        np.multiply(dn, dhidden, out=dn)
-        np.multiply(dn, slope, out=dn)
-        np.subtract(before, n, out=dz)
-        np.multiply(dz, dhidden, out=dz)
-        _through_sigmoid(z, dz, slope)
-        np.multiply(dhidden, z, out=dhidden)
+        dhidden += g_y[t]
+        np.multiply((1 - z) * dhidden, 1 - n * n, out=dn)
+        np.multiply((before - n) * dhidden, _slope(z), out=dz)
+        dhidden *= z
         if resets_after:
-            np.multiply(dn, inside, out=dr)
-            _through_sigmoid(r, dr, slope)
-            np.copyto(by_products[t, :, :both], by[:, :both])
+            np.multiply(dn * inside, _slope(r), out=dr)
+            by_products[t, :, :both] = by[:, :both]
             np.multiply(dn, r, out=by_products[t, :, both:])
-            np.matmul(by_products[t], weight_h, out=more)
+            dhidden += by_products[t] @ weight_h
         else:
-            np.matmul(dn, weight_h[both:], out=more)
-            np.multiply(more, before, out=dr)
-            _through_sigmoid(r, dr, slope)
-            np.multiply(more, r, out=more)
-            np.add(dhidden, more, out=dhidden)
-            np.matmul(by[:, :both], weight_h[:both], out=more)
-        np.add(dhidden, more, out=dhidden)
+            more = dn @ weight_h[both:]
+            np.multiply(more * before, _slope(r), out=dr)
+            dhidden += more * r
+            dhidden += by[:, :both] @ weight_h[:both]
     _by_inputs(by_gates, x, weight_x, dx, dweight_x, dbias)
     flat = as_matrix(by_products)
     dbias_h[...] = sum_axes(flat, (0,))
@@ -256,10 +214,8 @@ def _rnn(operation: RNN, inputs: list[Array], outputs: list[Array]) -> None:
     x, hidden, weight_x, weight_h, bias = inputs
     y, last = outputs
     _of_inputs(x, weight_x, bias, y)
-    recurrent = scratch("recurrent", hidden.shape, x.dtype)
     for new in y:
-        np.matmul(hidden, weight_h.T, out=recurrent)
-        np.add(new, recurrent, out=new)
+        new += hidden @ weight_h.T
         hidden = np.tanh(new, out=new) if operation.activation == "tanh" else np.maximum(new, 0, out=new)
     np.copyto(last, hidden)
 
@@ -272,11 +228,9 @@ def _rnn_down(operation: RNNDown, inputs: list[Array], outputs: list[Array]) -> 
     by_gates = scratch("dgates", y.shape, x.dtype)
     np.copyto(dhidden, g_hidden)
     for each, g, by in zip(y[::-1], g_y[::-1], by_gates[::-1], strict=True):
-        np.add(dhidden, g, out=dhidden)
+        dhidden += g
         if operation.activation == "tanh":
-            np.multiply(each, each, out=by)
-            np.subtract(1, by, out=by)
-            np.multiply(by, dhidden, out=by)
+            np.multiply(1 - each * each, dhidden, out=by)
         else:
             keep_where(each > 0, dhidden, by)
         np.matmul(by, weight_h, out=dhidden)

@@ -27,25 +27,10 @@ def _sgd_update(operation: SgdUpdate, inputs: list[Array], outputs: list[Array])
         loops.update_sgd(*_flat(*inputs[:3], *outputs), *how)
         return
     for weight, grad, velocity, new_weight, new_velocity in flat_blocks(*inputs[:3], *outputs):
-        # new_weight holds the step on the gradient until the velocity is known: no temporary.
-        if operation.weight_decay:
-            np.multiply(weight, operation.weight_decay, out=new_weight)
-            np.add(new_weight, grad, out=new_weight)
-            np.multiply(new_weight, step, out=new_weight)
-        else:
-            np.multiply(grad, step, out=new_weight)
-        if operation.momentum:
-            np.multiply(velocity, operation.momentum, out=new_velocity)
-            np.add(new_velocity, new_weight, out=new_velocity)
-        else:
-            np.copyto(new_velocity, new_weight)
-        if operation.nesterov and operation.momentum:
-            ahead = scratch("ahead", weight.shape, weight.dtype)
-            np.multiply(new_velocity, operation.momentum, out=ahead)
-            np.add(new_weight, ahead, out=new_weight)
-            np.subtract(weight, new_weight, out=new_weight)
-        else:
-            np.subtract(weight, new_velocity, out=new_weight)
+        moved = (weight * operation.weight_decay + grad if operation.weight_decay else grad) * step
+        new_velocity[...] = velocity * operation.momentum + moved if operation.momentum else moved
+        is_ahead = operation.nesterov and operation.momentum
+        np.subtract(weight, moved + new_velocity * operation.momentum if is_ahead else new_velocity, out=new_weight)
 
 
 @kernel(AdamUpdate)
@@ -64,19 +49,11 @@ def _adam_update(operation: AdamUpdate, inputs: list[Array], outputs: list[Array
         return
     states = [*inputs[2:4], *outputs[1:]]
     for weight, grad, moved, (mean, square, new_mean, new_square) in _steps(inputs, outputs, states, decay):
-        np.subtract(grad, mean, out=new_mean)
-        np.multiply(new_mean, 1.0 - beta1, out=new_mean)
-        np.add(new_mean, mean, out=new_mean)
-        _mean_of_squares(grad, square, beta2, moved, new_square)
-        np.sqrt(new_square, out=moved)
-        np.multiply(moved, unbias, out=moved)
-        np.add(moved, operation.eps, out=moved)
-        np.divide(new_mean, moved, out=moved)
-        np.multiply(moved, step, out=moved)
+        new_mean[...] = (grad - mean) * (1.0 - beta1) + mean
+        new_square[...] = square * beta2 + grad * grad * (1.0 - beta2)
+        np.multiply(new_mean / (np.sqrt(new_square) * unbias + operation.eps), step, out=moved)
         if operation.decoupled and operation.weight_decay:
-            decayed = scratch("decayed", weight.shape, weight.dtype)
-            np.multiply(weight, rate * operation.weight_decay, out=decayed)
-            np.add(moved, decayed, out=moved)
+            np.add(moved, weight * (rate * operation.weight_decay), out=moved)
 
 
 @kernel(AdagradUpdate)
@@ -85,12 +62,8 @@ def _adagrad_update(operation: AdagradUpdate, inputs: list[Array], outputs: list
     rate = operation.rate_scale * float(inputs[3])
     states = [inputs[2], outputs[1]]
     for _, grad, moved, (square, new_square) in _steps(inputs, outputs, states, operation.weight_decay):
-        np.multiply(grad, grad, out=moved)
-        np.add(square, moved, out=new_square)
-        np.sqrt(new_square, out=moved)
-        np.add(moved, operation.eps, out=moved)
-        np.divide(grad, moved, out=moved)
-        np.multiply(moved, rate, out=moved)
+        np.add(square, grad * grad, out=new_square)
+        np.multiply(grad / (np.sqrt(new_square) + operation.eps), rate, out=moved)
 
 
 @kernel(RmsPropUpdate)
@@ -101,27 +74,15 @@ def _rmsprop_update(operation: RmsPropUpdate, inputs: list[Array], outputs: list
     for _, grad, moved, states in _steps(inputs, outputs, [*old, *new], operation.weight_decay):
         before = dict(zip(("square", *operation.more), states, strict=False))
         after = dict(zip(("square", *operation.more), states[len(old) :], strict=True))
-        _mean_of_squares(grad, before["square"], operation.alpha, moved, after["square"])
+        share = 1.0 - operation.alpha
+        variance = after["square"][...] = before["square"] * operation.alpha + grad * grad * share
         if operation.centered:
-            mean, new_mean = before["mean"], after["mean"]
-            np.subtract(grad, mean, out=new_mean)
-            np.multiply(new_mean, 1.0 - operation.alpha, out=new_mean)
-            np.add(new_mean, mean, out=new_mean)
-            np.multiply(new_mean, new_mean, out=moved)
-            np.subtract(after["square"], moved, out=moved)
-            np.maximum(moved, 0.0, out=moved)  # rounding can take a variance of nothing below 0
-            np.sqrt(moved, out=moved)
-        else:
-            np.sqrt(after["square"], out=moved)
-        np.add(moved, operation.eps, out=moved)
-        np.divide(grad, moved, out=moved)
+            mean = after["mean"][...] = (grad - before["mean"]) * share + before["mean"]
+            variance = np.maximum(variance - mean * mean, 0.0)  # rounding can take a variance of nothing below 0
+        change = grad / (np.sqrt(variance) + operation.eps)
         if operation.momentum:
-            velocity, new_velocity = before["velocity"], after["velocity"]
-            np.multiply(velocity, operation.momentum, out=new_velocity)
-            np.add(new_velocity, moved, out=new_velocity)
-            np.multiply(new_velocity, rate, out=moved)
-        else:
-            np.multiply(moved, rate, out=moved)
+            change = after["velocity"][...] = before["velocity"] * operation.momentum + change
+        np.multiply(change, rate, out=moved)
 
 
 def _steps(
@@ -133,31 +94,12 @@ def _steps(
     """
     wide = states[0].dtype
     for weight, grad, new_weight, *own in flat_blocks(inputs[0], inputs[1], outputs[0], *states):
-        moved = new_weight
-        if weight.dtype != wide:
-            weight, grad = _widened("weight", weight, wide), _widened("grad", grad, wide)
-            moved = scratch("moved", weight.shape, wide)
-        if decay:
-            decayed = scratch("decayed", weight.shape, wide)
-            np.multiply(weight, decay, out=decayed)
-            grad = np.add(decayed, grad, out=decayed)
-        yield weight, grad, moved, own
+        weight, grad = weight.astype(wide, copy=False), grad.astype(wide, copy=False)
+        moved = new_weight if new_weight.dtype == wide else scratch("moved", weight.shape, wide)
+        yield weight, weight * decay + grad if decay else grad, moved, own
         np.subtract(weight, moved, out=moved)
         if moved is not new_weight:
             np.copyto(new_weight, moved, casting="unsafe")
-
-
-def _widened(name: str, narrow: Array, dtype: np.dtype[np.floating]) -> Array:
-    wide = scratch(name, narrow.shape, dtype)
-    np.copyto(wide, narrow)
-    return wide
-
-
-def _mean_of_squares(grad: Array, square: Array, beta: float, spare: Array, out: Array) -> None:
-    np.multiply(grad, grad, out=spare)
-    np.multiply(spare, 1.0 - beta, out=spare)
-    np.multiply(square, beta, out=out)
-    np.add(out, spare, out=out)
 
 
 #: Keeps a norm of 0 from being divided by.

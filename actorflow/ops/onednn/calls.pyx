@@ -76,17 +76,21 @@ cdef class Set:
 
 
 cdef class Primitive:
-    """A primitive that is called with arrays, in any thread.
+    """A primitive that is called with arrays, in any thread, and computes on as many as OpenMP has where it is made.
 
     Args:
         pointer: Address of the primitive.
         arguments: Number of each argument, and the address of the descriptor of its memory.
         owners: What has to live as long as it does.
+
+    Attributes:
+        threads: Number of threads.
     """
 
     cdef void *primitive
     cdef tuple arguments
     cdef int count
+    cdef readonly int threads
     cdef list spare
     cdef object owners
 
@@ -96,18 +100,19 @@ cdef class Primitive:
         self.count = len(arguments)
         self.owners = owners
         self.spare = []
+        self.threads = 1 if get_threads is NULL else get_threads()
 
     cdef Set take(self):
         """Memory objects that no other call has."""
         return self.spare.pop() if self.spare else Set(self.arguments)
 
     cdef int run(self, Set own):
-        """Compute, on this thread alone, with the handles that the memory objects have; returns the status."""
+        """Compute with the handles that the memory objects have; returns the status."""
         cdef int before = 1, status
         with nogil:
             if set_threads is not NULL:  # the number is the calling thread's own, and others' calls reckon with it
                 before = get_threads()
-                set_threads(1)
+                set_threads(self.threads)
             status = execute(self.primitive, stream, self.count, own.arguments)
             if set_threads is not NULL:
                 set_threads(before)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -34,22 +33,18 @@ from actorflow.ops.onednn.steps import (
     LIBRARY,
     Call,
     Compute,
-    Divisible,
     Indirect,
-    Piece,
     Reorder,
+    Shared,
     images,
     kernel,
-    part_of,
     plain,
     steps,
 )
-from actorflow.ops.onednn.weighted import Part, Product, by_first_axis, product
+from actorflow.ops.onednn.weighted import Product, product
 from actorflow.spec import TensorSpec
 
 _DIRECT = 1
-#: Rows of an image in a piece, at least: of fewer, vectors of a primitive would be partly empty.
-_LEAST_ROWS = 3
 #: Channels that a group of images has, of which gradients are computed here: of fewer, the library's vectors are mostly
 #: empty, and weight gradients of more take BLAS less time.
 _LEAST_CHANNELS, _MOST_CHANNELS = 8, 32
@@ -104,31 +99,8 @@ class _Described:
 def _conv(operation: Conv, specs: Sequence[TensorSpec]) -> Product:
     x, weight = specs[0].shape, specs[1].shape
     told = _Described(operation, x, weight[:-2], weight[-1])
-    describe, pieces = partial(told.forward, kind=FORWARD_INFERENCE), partial(_pieces, operation, specs)
-    memories = (told.weight, told.any_weight, told.y)
-    return Product(describe, *memories, len(x), weight[-1], False, told.work_ns, pieces)
-
-
-def _pieces(operation: Conv, specs: Sequence[TensorSpec], count: int) -> list[Part]:
-    """Parts of a convolution: some of the images, or of one image some rows, with the border where that is."""
-    x, weight = specs
-    if x.shape[0] > 1:
-        return by_first_axis(_conv, operation, specs, count)
-    w = operation.windows(x.shape[1:-1], weight.shape[:-2])
-    if len(w.out) == 1:  # what vectors go along would be cut
-        return []
-    n, step, apart, (before, _) = w.size[0], w.stride[0], w.dilation[0], w.pad[0]
-    reach = (w.kernel[0] - 1) * apart + 1
-    found = []
-    for cut in even_cuts(w.out[0], min(count, w.out[0] // _LEAST_ROWS)):
-        start, stop = cut.start * step - before, (cut.stop - 1) * step - before + reach
-        own = slice(max(0, start), min(n, stop))
-        if own.start >= own.stop:  # it sees the border alone
-            return []
-        pad = ((own.start - start, stop - own.stop), *w.pad[1:])
-        part = _conv(replace(operation, pad=pad), [part_of(x, 1, own), weight])
-        found.append(Part(part, (slice(None), own), (slice(None), cut)))
-    return found
+    describe, memories = partial(told.forward, kind=FORWARD_INFERENCE), (told.weight, told.any_weight, told.y)
+    return Product(describe, *memories, len(x), weight[-1], False, told.work_ns)
 
 
 @kernel(ConvDown, keeps=True)
@@ -136,38 +108,26 @@ def _conv_down(operation: ConvDown, specs: Sequence[TensorSpec]) -> Call:
     weight = specs[1].shape
     if weight[-2] < _LEAST_CHANNELS and not is_depthwise(operation.groups, weight[-2]):
         raise UnsupportedError("few channels")
-    whole, told = _down(operation, specs[0].shape, weight)
-    packed = libdnnl().memory_of(whole.descriptor, WEIGHTS)
-    reorder = Reorder(told.weight, packed)
-    derived = kept(operation).derived((LIBRARY, libdnnl().order_of(packed)))
+    told = _Described(
+        operation, (specs[0].shape[0], *operation.size, weight[-2] * operation.groups), weight[:-2], weight[-1]
+    )
+
+    def describe(weight: Handle | int) -> Handle:
+        how = (_DIRECT, told.x, weight, told.y, *told.geometry, told.hint, libdnnl().attributes())
+        return libdnnl().descriptor("convolution_backward_data", *how)
+
+    compute = Shared(describe, [DIFF_DST, WEIGHTS, DIFF_SRC], 2, told.work_ns, told.any_weight)
+    reorder = Reorder(told.weight, compute.weight)
+    derived = kept(operation).derived((LIBRARY, libdnnl().order_of(compute.weight)))
 
     def order(weight: Array) -> Array:
         return reorder(plain(weight))
-
-    def cut(count: int) -> list[Piece]:
-        """Some of the images each."""
-        batch, *rest = specs[0].shape
-        cuts = even_cuts(batch, count)
-        parts = [_down(operation, (each.stop - each.start, *rest), weight, packed)[0] for each in cuts]
-        return [(part, [(each,), None, (each,)]) for part, each in zip(parts, cuts, strict=True)]
-
-    compute = Divisible(whole, 2, told.work_ns, cut)
 
     def call(operation: ConvDown, inputs: list[Array], outputs: list[Array]) -> None:
         (g, weight), (dx,) = inputs, outputs
         compute(plain(g), derived.of((weight,), order), dx)
 
     return Indirect(call)
-
-
-def _down(
-    operation: ConvDown, g: Sequence[int], weight: Sequence[int], packed: int | None = None
-) -> tuple[Compute, _Described]:
-    """The primitive of a data gradient, for a weight as it likes it, or as it is packed."""
-    told = _Described(operation, (g[0], *operation.size, weight[-2] * operation.groups), weight[:-2], weight[-1])
-    memories = (told.x, packed or told.any_weight, told.y)
-    how = (_DIRECT, *memories, *told.geometry, told.hint, libdnnl().attributes())
-    return Compute(libdnnl().descriptor("convolution_backward_data", *how), [DIFF_DST, WEIGHTS, DIFF_SRC]), told
 
 
 @kernel(ConvWeight)

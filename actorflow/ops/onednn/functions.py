@@ -41,15 +41,17 @@ def _of(function: Eltwise | None, specs: Sequence[TensorSpec]) -> Call:
     if function is None:
         raise UnsupportedError("no such function")
 
-    def describe(specs: Sequence[TensorSpec]) -> Handle:
+    x = specs[0]
+
+    def describe() -> Handle:
         """Rows and columns of an array, whatever its number of axes."""
-        found, x = libdnnl(), specs[0]
+        found = libdnnl()
         columns = x.shape[-1] if x.shape else 1
         memory = found.memory([x.size // columns, columns], [columns, 1])
         how = (function.kind, memory, memory, function.alpha, function.beta, found.attributes())
         return found.descriptor("eltwise_forward", FORWARD_INFERENCE, *how)
 
-    return Plain(describe, specs, [SRC, DST], element_ns(_FUNCTION * specs[0].size) if specs[0].shape else 0.0)
+    return Plain(describe, [SRC, DST], element_ns(_FUNCTION * x.size))
 
 
 for _kind in _KINDS:

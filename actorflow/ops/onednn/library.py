@@ -30,6 +30,8 @@ _FILES = {"darwin": "libdnnl.3.dylib", "win32": "dnnl.dll"}
 FILE = _FILES.get(sys.platform, "libdnnl.so.3")
 #: Runtimes of the processor that a library may be made with: one thread, OpenMP. Others keep threads of their own.
 _RUNTIMES = {1: "one thread", 2: "OpenMP"}
+#: How long threads of OpenMP wait in a loop: of GNU's in turns of it, some 300 us; of Intel's in ms.
+_WAITING = {"GOMP_SPINCOUNT": "10000", "KMP_BLOCKTIME": "0"}
 _FLOAT32, _ANY = 3, 1
 SRC, SRC_1, SRC_2, DST, DST_1, DST_2, WEIGHTS, WEIGHTS_1, BIAS, SCRATCHPAD = 1, 2, 3, 17, 18, 19, 33, 34, 41, 80
 DIFF_SRC, DIFF_DST, DIFF_WEIGHTS, POST_OP = 129, 145, 161, 32768
@@ -177,13 +179,16 @@ class Library:
         return Handle(made.value, self._functions[destroyed_by])
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """One thread of OpenMP for what this thread does within the block: as many as there are, a primitive has."""
+    def threads(self, count: int) -> Iterator[None]:
+        """So many threads of OpenMP for primitives that this thread makes within the block, as far as there are any.
+
+        A primitive is described, compiled and called for as many as there were when it was made.
+        """
         if self.set_threads is None:
             yield
             return
         before = self.get_threads()
-        self.set_threads(1)
+        self.set_threads(count)
         try:
             yield
         finally:
@@ -205,8 +210,7 @@ class Library:
             UnsupportedError: if there is none.
         """
         given = (self._engine, *arguments) if kind != "reorder" else arguments
-        with self._alone():
-            made = self.make(f"{kind}_primitive_desc_create", "primitive_desc_destroy", *given)
+        made = self.make(f"{kind}_primitive_desc_create", "primitive_desc_destroy", *given)
         if kind != "reorder" and self.implementation(made).startswith(slow):
             raise UnsupportedError(kind)
         return made
@@ -266,8 +270,7 @@ class Library:
 
     def primitive(self, descriptor: Handle, arguments: Sequence[int]) -> Any:
         """A primitive, called with the arrays of these arguments. Its code is compiled here."""
-        with self._alone():
-            made = self.make("primitive_create", "primitive_destroy", descriptor)
+        made = self.make("primitive_create", "primitive_destroy", descriptor)
         given = tuple([(argument, self.memory_of(descriptor, argument)) for argument in arguments])
         return self.calls.Primitive(made.pointer, given, (made, descriptor))
 
@@ -333,7 +336,8 @@ def libdnnl() -> Library:
     problems = []
     for path in candidates():
         try:
-            loaded = ctypes.CDLL(path)
+            with _resting():
+                loaded = ctypes.CDLL(path)
         except OSError as error:
             if path != FILE or os.environ.get(VARIABLE):
                 problems.append(f"{path}: {error}")
@@ -345,6 +349,21 @@ def libdnnl() -> Library:
     if os.environ.get(VARIABLE):
         raise ActorflowError(f"{VARIABLE}: {'; '.join(problems)}")
     raise _missing("; ".join(problems))
+
+
+@contextmanager
+def _resting() -> Iterator[None]:
+    """Have threads of an OpenMP that is loaded within the block soon sleep while they wait, unless a user says else.
+
+    They would wait in a loop for some ms, on cores that other work needs. It looks for that as it is loaded, only.
+    """
+    new = {} if "OMP_WAIT_POLICY" in os.environ else {k: v for k, v in _WAITING.items() if k not in os.environ}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for name in new:
+            del os.environ[name]
 
 
 def _missing(why: str) -> MissingExtraError:

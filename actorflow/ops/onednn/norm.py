@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from actorflow.ops.cpu.buffers import Array
-from actorflow.ops.cpu.parallel import element_ns, even_cuts
+from actorflow.ops.cpu.parallel import element_ns
 from actorflow.ops.nn.lrn import LRN
 from actorflow.ops.nn.norm import BatchNorm, BatchNormDown, LayerNorm, LayerNormDown
 from actorflow.ops.onednn.library import (
@@ -27,7 +28,7 @@ from actorflow.ops.onednn.library import (
     UnsupportedError,
     libdnnl,
 )
-from actorflow.ops.onednn.steps import Call, Compute, Divisible, Indirect, Piece, Plain, images, kernel, part_of, plain
+from actorflow.ops.onednn.steps import Call, Compute, Indirect, Plain, images, kernel, plain
 from actorflow.spec import TensorSpec
 
 _BACKWARD, _WITH_SCALE_AND_SHIFT, _ACROSS_CHANNELS = 128, 6, 0xAFF
@@ -48,29 +49,10 @@ def _layer(operation: LayerNorm | LayerNormDown, x: TensorSpec) -> Handle:
     return libdnnl().descriptor("layer_normalization_forward", FORWARD_TRAINING, rows, rows, statistics, *how)
 
 
-class LayerNormCall:
-    """Calls of a layer norm, of some of the samples each where cores are idle."""
-
-    def __init__(self, operation: LayerNorm, specs: Sequence[TensorSpec]) -> None:
-        self._operation, self._x = operation, specs[0]
-        x = specs[0]
-        work_ns = element_ns(_PASSES * x.size) if operation.axes < len(x.shape) else 0.0
-        self._compute = Divisible(self._part(x), 3, work_ns, self.pieces)
-        self.direct = self._compute.directly([0, 1, 2, -1, -2, -3])
-
-    def _part(self, x: TensorSpec) -> Compute:
-        return Compute(_layer(self._operation, x), [SRC, SCALE, SHIFT, DST, MEAN, VARIANCE])
-
-    def pieces(self, count: int) -> list[Piece]:
-        """Some of the samples each."""
-        cuts = even_cuts(self._x.shape[0], count)
-        return [(self._part(part_of(self._x, 0, cut)), [(cut,), None, None, *[(cut,)] * 3]) for cut in cuts]
-
-    def __call__(self, operation: LayerNorm, inputs: list[Array], outputs: list[Array]) -> None:
-        self._compute(*map(plain, inputs), *outputs)
-
-
-kernel(LayerNorm)(LayerNormCall)
+@kernel(LayerNorm)
+def _layer_norm(operation: LayerNorm, specs: Sequence[TensorSpec]) -> Call:
+    arguments, work_ns = [SRC, SCALE, SHIFT, DST, MEAN, VARIANCE], element_ns(_PASSES * specs[0].size)
+    return Plain(partial(_layer, operation, specs[0]), arguments, work_ns, outputs=3)
 
 
 @kernel(LayerNormDown)
@@ -78,30 +60,23 @@ def _layer_norm_down(operation: LayerNormDown, specs: Sequence[TensorSpec]) -> C
     x = specs[1]
     rows, statistics = _rows(x, operation.axes)
     how = (operation.epsilon, _WITH_SCALE_AND_SHIFT, _layer(operation, x), libdnnl().attributes())
-    return _Down("layer_normalization", rows, rows, rows, statistics, *how)
+    return _down("layer_normalization", rows, rows, rows, statistics, *how)
 
 
 @kernel(BatchNormDown)
 def _batch_norm_down(operation: BatchNormDown, specs: Sequence[TensorSpec]) -> Call:
     x = images(specs[1].shape)
     how = (operation.epsilon, _WITH_SCALE_AND_SHIFT, _batch(operation, specs[1]), libdnnl().attributes())
-    return _Down("batch_normalization", x, x, x, *how)
+    return _down("batch_normalization", x, x, x, *how)
 
 
-class _Down:
-    """Calls of a gradient, from ``g, x, scale, mean, variance``."""
-
-    def __init__(self, kind: str, *how: Any) -> None:
-        descriptor = libdnnl().descriptor(f"{kind}_backward", _BACKWARD, *how)
-        # The library counts a shift among what a layer norm's gradient reads, and makes nothing of it.
-        more = [2] * (libdnnl().count_of_inputs(descriptor) > 5)
-        self._order = [*range(5), *more]
-        given = [DIFF_DST, SRC, SCALE, MEAN, VARIANCE, *[SHIFT] * len(more)]
-        self._compute = Compute(descriptor, [*given, DIFF_SRC, DIFF_SCALE, DIFF_SHIFT])
-        self.direct = self._compute.directly([*self._order, -1, -2, -3])
-
-    def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
-        self._compute(*[plain(inputs[i]) for i in self._order], *outputs)
+def _down(kind: str, *how: Any) -> Call:
+    """Calls of a gradient, from ``g, x, scale, mean, variance``; the library sums it up, on one thread."""
+    descriptor = libdnnl().descriptor(f"{kind}_backward", _BACKWARD, *how)
+    # The library counts a shift among what a layer norm's gradient reads, and makes nothing of it.
+    more = [2] * (libdnnl().count_of_inputs(descriptor) > 5)
+    given = [DIFF_DST, SRC, SCALE, MEAN, VARIANCE, *[SHIFT] * len(more)]
+    return Plain(lambda: descriptor, [*given, DIFF_SRC, DIFF_SCALE, DIFF_SHIFT], 0.0, 3, [*range(5), *more])
 
 
 def _batch(operation: BatchNorm | BatchNormDown, x: TensorSpec) -> Handle:
@@ -133,8 +108,10 @@ def _lrn(operation: LRN, specs: Sequence[TensorSpec]) -> Call:
         raise UnsupportedError("other than images")
     how = (operation.size, operation.alpha, operation.beta, operation.k)
 
-    def describe(specs: Sequence[TensorSpec]) -> Handle:
-        x, found = images(specs[0].shape), libdnnl()
+    x = images(specs[0].shape)
+
+    def describe() -> Handle:
+        found = libdnnl()
         return found.descriptor("lrn_forward", FORWARD_INFERENCE, _ACROSS_CHANNELS, x, x, *how, found.attributes())
 
-    return Plain(describe, specs, [SRC, DST], element_ns(_PASSES * specs[0].size))
+    return Plain(describe, [SRC, DST], element_ns(_PASSES * specs[0].size))

@@ -54,12 +54,10 @@ def _forward(kind: int, how: int, x: Sequence[int], y: Sequence[int], w: Windows
 
 
 def _pooled(operation: Any, specs: Sequence[TensorSpec], how: Callable[[Windows], int]) -> Call:
-    def describe(specs: Sequence[TensorSpec]) -> Handle:
-        (x,), (y, *_) = specs, operation.infer(*specs)
-        w = operation.windows(x.shape[1:-1])
-        return _forward(FORWARD_INFERENCE, how(w), x.shape, y.shape, w)
-
-    return Plain(describe, specs, [SRC, DST], element_ns(2 * specs[0].size))
+    (x,), (y, *_) = specs, operation.infer(*specs)
+    w = operation.windows(x.shape[1:-1])
+    describe = partial(_forward, FORWARD_INFERENCE, how(w), x.shape, y.shape, w)
+    return Plain(describe, [SRC, DST], element_ns(2 * x.size))
 
 
 @kernel(MaxPool)
@@ -76,16 +74,16 @@ def _average_pool(operation: AveragePool, specs: Sequence[TensorSpec]) -> Call:
 
 @kernel(AveragePoolDown)
 def _average_pool_down(operation: AveragePoolDown, specs: Sequence[TensorSpec]) -> Call:
-    def describe(specs: Sequence[TensorSpec]) -> Handle:
-        (g,), (dx,) = specs, operation.infer(*specs)
-        w = operation.windows(dx.shape[1:-1])
+    (g,), (dx,) = specs, operation.infer(*specs)
+    w = operation.windows(dx.shape[1:-1])
+
+    def describe() -> Handle:
         how, attributes = _average(operation, w), libdnnl().attributes()
         hint = _forward(FORWARD_TRAINING, how, dx.shape, g.shape, w)
         memories = (images(dx.shape), images(g.shape))
         return libdnnl().descriptor("pooling_backward", how, *memories, *_geometry(w), hint, attributes)
 
-    (dx,) = operation.infer(*specs)
-    return Plain(describe, specs, [DIFF_DST, DIFF_SRC], element_ns(2 * dx.size))
+    return Plain(describe, [DIFF_DST, DIFF_SRC], element_ns(2 * dx.size))
 
 
 @kernel(ReduceMean)
@@ -98,10 +96,8 @@ def _mean(operation: ReduceMean, specs: Sequence[TensorSpec]) -> Call:
 
 @kernel(GlobalAverage)
 def _global_average(operation: Operation, specs: Sequence[TensorSpec]) -> Call:
-    def describe(specs: Sequence[TensorSpec]) -> Handle:
-        batch, *size, channels = specs[0].shape
-        lengths, ones = tuple(size), (1,) * len(size)
-        w = Windows(lengths, lengths, ones, ((0, 0),) * len(size), ones, ones)
-        return _forward(FORWARD_INFERENCE, _WITHOUT_BORDER, specs[0].shape, (batch, *ones, channels), w)
-
-    return Plain(describe, specs, [SRC, DST], element_ns(specs[0].size))
+    x = specs[0].shape
+    size, ones = x[1:-1], (1,) * (len(x) - 2)
+    w = Windows(size, size, ones, ((0, 0),) * len(size), ones, ones)
+    describe = partial(_forward, FORWARD_INFERENCE, _WITHOUT_BORDER, x, (x[0], *ones, x[-1]), w)
+    return Plain(describe, [SRC, DST], element_ns(specs[0].size))

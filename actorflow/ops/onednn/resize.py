@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -30,8 +31,8 @@ def _resize(operation: Resize, specs: Sequence[TensorSpec]) -> Call:
         return found.descriptor("resampling_forward", FORWARD_INFERENCE, *how)
 
     _check_places(operation, described(1), length, inner)
-    work_ns = element_ns(2 * max(1, operation.size // length) * specs[0].size) if axis else 0.0
-    return Plain(lambda parts: described(math.prod(parts[0].shape[:axis])), specs, [SRC, DST], work_ns)
+    work_ns = element_ns(2 * max(1, operation.size // length) * specs[0].size)
+    return Plain(partial(described, math.prod(shape[:axis])), [SRC, DST], work_ns)
 
 
 def _check_places(operation: Resize, descriptor: Handle, length: int, inner: int) -> None:

@@ -29,9 +29,9 @@ def _multiply(_: Operation, specs: Sequence[TensorSpec]) -> Call:
     if not _is_of_channels(specs):
         raise UnsupportedError("other products")
 
-    def describe(specs: Sequence[TensorSpec]) -> Handle:
+    def describe() -> Handle:
         full, one = (images(spec.shape) for spec in (specs if is_first else specs[::-1]))
         return libdnnl().descriptor("binary", MULTIPLY, full, one, full, libdnnl().attributes())
 
     arguments = [SRC, SRC_1] if is_first else [SRC_1, SRC]
-    return Plain(describe, specs, [*arguments, DST], element_ns(2 * whole.size))
+    return Plain(describe, [*arguments, DST], element_ns(2 * whole.size))

@@ -26,12 +26,11 @@ def _log_softmax(operation: LogSoftmax, specs: Sequence[TensorSpec]) -> Call:
 
 
 def _along(how: int, axis: int, specs: Sequence[TensorSpec]) -> Call:
-    axis %= len(specs[0].shape)
+    shape, found = specs[0].shape, libdnnl()
+    memory = found.memory(shape, steps(shape))
 
-    def describe(specs: Sequence[TensorSpec]) -> Handle:
-        found, shape = libdnnl(), specs[0].shape
-        memory = found.memory(shape, steps(shape))
-        return found.descriptor("softmax_forward", FORWARD_INFERENCE, how, memory, memory, axis, found.attributes())
+    def describe() -> Handle:
+        given = (how, memory, memory, axis % len(shape), found.attributes())
+        return found.descriptor("softmax_forward", FORWARD_INFERENCE, *given)
 
-    # Along the first axis, there is nothing to cut.
-    return Plain(describe, specs, [SRC, DST], element_ns(_EXPONENTIAL * specs[0].size) if axis else 0.0)
+    return Plain(describe, [SRC, DST], element_ns(_EXPONENTIAL * specs[0].size))

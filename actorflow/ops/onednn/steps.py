@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache, partial, wraps
 from itertools import accumulate
+from math import inf
 from operator import mul
+from time import perf_counter_ns
 from typing import Any, Protocol
 
 import numpy as np
 
 import actorflow.ops.cpu  # noqa: F401  registers NumPy's kernels
-from actorflow.devices.team import WORTH_NS, team
+from actorflow.devices.team import Worth, team
 from actorflow.ops import registry
 from actorflow.ops.cpu.buffers import Array, scratch
 from actorflow.ops.cpu.kept import kept
-from actorflow.ops.cpu.parallel import even_cuts
-from actorflow.ops.onednn.library import DST, SCRATCHPAD, SRC, Handle, UnsupportedError, libdnnl
+from actorflow.ops.onednn.library import DST, SCRATCHPAD, SRC, WEIGHTS, Handle, UnsupportedError, libdnnl
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
@@ -25,6 +27,13 @@ LIBRARY = "onednn"
 _PLAIN = 0x101
 #: Calls of each kind of operation that are kept.
 _MOST_SHARED = 256
+#: What takes one thread less is not shared: threads of OpenMP begin and end together, which takes 5 to 100 us.
+SHARED_NS = 100_000
+#: Calls of one thread at most, after some on several threads that were not faster.
+_LONGEST_PAUSE = 63
+#: How the time of one thread is known: less exactly after each call of several, and no more than so much longer if it
+#: was another time, as the thread may have been interrupted.
+_AGED, _ODD = 0.998, 1.25
 #: Bytes of a line of the cache, at which vectors are best to begin.
 _LINE = 64
 
@@ -102,7 +111,8 @@ def _made(make: Make, operation: Any, *specs: TensorSpec) -> Call:
     outputs = operation.infer(*specs)
     if all(spec.size for spec in (*specs, *outputs)):
         try:
-            return make(operation, specs)
+            with libdnnl().threads(1):
+                return make(operation, specs)
         except UnsupportedError:
             pass
     return Indirect(others(operation, specs[0].dtype).function)
@@ -168,102 +178,116 @@ class Compute:
         return libdnnl().calls.Direct(self._primitive, tuple(order), tuple(expected), self._scratch, divides)
 
 
-#: A primitive that computes a part of a result, and for each of its arrays which part it takes of it; None for all.
-Piece = tuple[Compute, Sequence[tuple[slice, ...] | None]]
+class Shared:
+    """A primitive for one thread, and the same for several, which takes part of its cores where there are idle ones.
 
-
-class Divisible:
-    """A primitive, and others that compute parts of its result, for cores that are idle.
-
-    They do so if the result is the same to the bit, which is looked at once.
+    It does if the bits are the same, which is looked at once, and as long as that is faster: threads of OpenMP wait for
+    each other, however long the system has given a core to another program.
 
     Args:
-        whole: The primitive.
+        describe: Gives the primitive's descriptor, for a weight in some order of memory where there is one.
+        arguments: Numbers of the arguments, that of the weight second.
         result: Position of the result among its arrays.
         work_ns: Estimated time of one thread.
-        cut: Gives at most so many pieces, none if it cannot be cut.
+        any_weight: Descriptor of the weight as a primitive likes it best.
+
+    Attributes:
+        alone: The primitive for one thread.
+        weight: Descriptor of the weight as that one likes it, in which it is given to all.
     """
 
     def __init__(
-        self, whole: Compute, result: int, work_ns: float, cut: Callable[[int], Sequence[Piece]] | None = None
+        self,
+        describe: Callable[..., Handle],
+        arguments: Sequence[int],
+        result: int,
+        work_ns: float,
+        any_weight: Handle | None = None,
     ) -> None:
-        self.whole = whole
-        self._result, self._work_ns, self._cut = result, work_ns, cut
-        self._pieces: Sequence[Piece] | None = () if cut is None or work_ns < WORTH_NS else None
+        self._describe, self._arguments, self._result, self._any_weight = describe, arguments, result, any_weight
+        self.alone = Compute(describe() if any_weight is None else describe(any_weight), arguments)
+        self.weight = libdnnl().memory_of(self.alone.descriptor, WEIGHTS) if any_weight is not None else 0
+        self._is_long = work_ns >= SHARED_NS and libdnnl().set_threads is not None
+        #: By the number of threads; None where the bits are others.
+        self._together: dict[int, Callable[..., None] | None] = {}
+        self._worth = Worth(_LONGEST_PAUSE)
+        self._alone_ns = inf
 
     def __call__(self, *arrays: Array) -> None:
-        if self._pieces == () or not team.can_help():
-            self.whole(*arrays)
+        threads = team.threads if self._is_long else 1
+        if threads == 1:
+            self.alone(*arrays)
             return
-
-        def part(piece: Piece) -> None:
-            compute, places = piece
-            compute(*[array if own is None else array[own] for array, own in zip(arrays, places, strict=True)])
-
-        if self._pieces is not None:
-            team.spread(self._pieces, part, self._work_ns)
+        if self._alone_ns < inf and threads not in self._together:  # in the second call: some steps have but one
+            self._together[threads] = self._tried(threads, arrays)
             return
-        self.whole(*arrays)
-        self._pieces = self._tried(arrays[self._result], part)
+        together, start = self._together.get(threads), perf_counter_ns()
+        if together is not None and self._worth.may_spread():
+            with team.at_work(threads):
+                together(*arrays)
+            self._worth.judge(perf_counter_ns() - start, self._alone_ns)
+            self._alone_ns *= _AGED  # a machine may become slower or faster
+        else:
+            self.alone(*arrays)
+            self._alone_ns = min(perf_counter_ns() - start, _ODD * self._alone_ns)
 
     def directly(self, order: Sequence[Any], expected: Sequence[tuple[int, Array]] = ()) -> Any:
         """A `Direct` of ``calls.pyx``, which is for one thread."""
-        return self.whole.directly(order, expected, None if self._pieces == () else team.can_help)
+        return self.alone.directly(order, expected, (lambda: team.threads > 1) if self._is_long else None)
 
-    def _tried(self, result: Array, part: Callable[[Piece], None]) -> Sequence[Piece]:
-        """The pieces, if they give the bits that the result has."""
-        assert self._cut is not None
-        try:
-            pieces = self._cut(team.pieces(self._work_ns))
-        except UnsupportedError:
-            return ()
-        if len(pieces) < 2:
-            return ()
-        expected = result.copy()
-        for piece in pieces:
-            part(piece)
-        if result.tobytes() == expected.tobytes():
-            return pieces
-        np.copyto(result, expected)
-        return ()
+    def _tried(self, threads: int, arrays: Sequence[Array]) -> Callable[..., None] | None:
+        """Compute, on one thread and on several; the primitive for those, if the bits are the same."""
+        with libdnnl().threads(threads):
+            made = self._made()
+        others = [*arrays]
+        others[self._result] = np.empty_like(arrays[self._result])  # another one, too, where an input is overwritten
+        made(*others)
+        self.alone(*arrays)
+        return made if others[self._result].tobytes() == arrays[self._result].tobytes() else None
+
+    def _made(self) -> Callable[..., None]:
+        """The primitive for as many threads as there are, called with a weight in the order that one thread likes."""
+        if self._any_weight is None:
+            return Compute(self._describe(), self._arguments)
+        with suppress(UnsupportedError):
+            return Compute(self._describe(self.weight), self._arguments)
+        compute = Compute(self._describe(self._any_weight), self._arguments)
+        reorder = Reorder(self.weight, libdnnl().memory_of(compute.descriptor, WEIGHTS))
+        known: list[Any] = [None, None]
+
+        def call(x: Array, weight: Array, *arrays: Array) -> None:
+            if weight is not known[0]:
+                known[:] = weight, reorder(weight)
+            compute(x, known[1], *arrays)
+
+        return call
 
 
 class Plain:
     """Calls of a primitive in one step, whose arrays are the step's inputs and its output.
 
     Args:
-        describe: Gives the primitive's descriptor for inputs of some types; those of a part of what is on the first
-            axis, too.
-        specs: Types of the inputs.
-        arguments: Numbers of the arguments.
+        describe: Gives the primitive's descriptor.
+        arguments: Numbers of the arguments, those of the outputs behind those of the inputs.
         work_ns: Estimated time of one thread.
+        outputs: Number of the outputs.
+        order: Positions of the inputs among the step's, if they are others.
     """
 
     def __init__(
         self,
-        describe: Callable[[Sequence[TensorSpec]], Handle],
-        specs: Sequence[TensorSpec],
+        describe: Callable[[], Handle],
         arguments: Sequence[int],
         work_ns: float,
+        outputs: int = 1,
+        order: Sequence[int] | None = None,
     ) -> None:
-        def cut(count: int) -> list[Piece]:
-            cuts = even_cuts(specs[0].shape[0], count)
-            parts = [describe([part_of(spec, 0, each) for spec in specs]) for each in cuts]
-            places = [[(each,)] * len(arguments) for each in cuts]
-            return [(Compute(part, arguments), own) for part, own in zip(parts, places, strict=True)]
-
-        self._compute = Divisible(Compute(describe(specs), arguments), len(specs), work_ns, cut)
-        self.direct = self._compute.directly([*range(len(specs)), -1])
+        self._order = order or range(len(arguments) - outputs)
+        self._compute = Shared(describe, arguments, len(self._order), work_ns)
+        self.direct = self._compute.directly([*self._order, *range(-1, -1 - outputs, -1)])
 
     def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
-        self._compute(*map(plain, inputs), outputs[0])
-
-
-def part_of(spec: TensorSpec, axis: int, cut: slice) -> TensorSpec:
-    """The type of a part of an array."""
-    shape = [*spec.shape]
-    shape[axis] = cut.stop - cut.start
-    return TensorSpec(tuple(shape), spec.dtype)
+        self._compute(*[plain(inputs[i]) for i in self._order], *outputs)
 
 
 def steps(shape: Sequence[int]) -> list[int]:

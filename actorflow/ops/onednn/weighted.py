@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.kept import kept
-from actorflow.ops.cpu.parallel import even_cuts
 from actorflow.ops.fused import Followed
 from actorflow.ops.onednn.following import Binary, Following
 from actorflow.ops.onednn.library import BIAS, DST, POST_OP, SRC, SRC_1, WEIGHTS, Handle, UnsupportedError, libdnnl
 from actorflow.ops.onednn.steps import (
     LIBRARY,
     Call,
-    Compute,
-    Divisible,
-    Piece,
     Reorder,
+    Shared,
     kernel,
     others,
-    part_of,
     plain,
 )
 from actorflow.ops.operation import Operation
@@ -47,7 +43,6 @@ class Product:
         columns: Number of columns.
         turned: Whether the columns are on the weight's first axis, and not on its last one.
         work_ns: Estimated time of one thread.
-        pieces: Cuts it into at most so many parts, which take the weight as the whole does.
     """
 
     describe: Callable[[Handle | int, Handle | None, Handle], Handle]
@@ -58,21 +53,6 @@ class Product:
     columns: int
     turned: bool
     work_ns: float
-    pieces: Callable[[int], Sequence[Part]]
-
-
-class Part(NamedTuple):
-    """A part of a product, of some rows of the result.
-
-    Attributes:
-        product: The product that gives these rows.
-        x: What it takes of the array.
-        y: Its place in the result.
-    """
-
-    product: Product
-    x: tuple[slice, ...]
-    y: tuple[slice, ...]
 
 
 class Weighted:
@@ -92,12 +72,10 @@ class Weighted:
         static, rows = ([], []) if following is None else operands_of(following)
         has_bias = following is not None and following.shifts
         prepared = [WEIGHTS, *[BIAS] * has_bias, *[argument for argument, _ in static]]
-        self._arguments = [SRC, *prepared, DST, *[argument for argument, _ in rows]]
-        whole = self._part(product, product.any_weight)
-        self._packed = libdnnl().memory_of(whole.descriptor, WEIGHTS)
-        self._compute = Divisible(whole, 1 + len(prepared), product.work_ns, self._pieces)
-        self._reorder = Reorder(product.weight, self._packed)
-        self._order = libdnnl().order_of(self._packed)
+        arguments = [SRC, *prepared, DST, *[argument for argument, _ in rows]]
+        self._compute = Shared(self._described, arguments, 1 + len(prepared), product.work_ns, product.any_weight)
+        self._reorder = Reorder(product.weight, self._compute.weight)
+        self._order = libdnnl().order_of(self._compute.weight)
         self.direct: Any = None
         self._operands = [position for _, position in static]
         inside = () if following is None else tuple(following.static)
@@ -107,15 +85,12 @@ class Weighted:
         self._derived = kept(operation).derived(form)
         self._rows = [count - 1 + position for _, position in rows]
 
-    def _part(self, product: Product, weight: Handle | int) -> Compute:
-        return Compute(_described(product, self._following, weight), self._arguments)
-
-    def _pieces(self, count: int) -> list[Piece]:
-        fixed, rows = len(self._arguments) - 2 - len(self._rows), len(self._rows)
-        return [
-            (self._part(part, self._packed), [own, *[None] * fixed, place, *[place] * rows])
-            for part, own, place in self._product.pieces(count)
-        ]
+    def _described(self, weight: Handle | int) -> Handle:
+        """Descriptor of the primitive of the product and what follows it."""
+        following, found = self._following, libdnnl()
+        post_ops = [] if following is None else _post_ops(following, self._product)
+        bias = found.memory([self._product.columns], [1]) if following is not None and following.shifts else None
+        return self._product.describe(weight, bias, found.attributes(post_ops))
 
     def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
         self.direct = None
@@ -162,15 +137,6 @@ class Weighted:
         return found
 
 
-def _described(product: Product, following: Following | None, weight: Handle | int) -> Handle:
-    """Descriptor of the primitive of a product and what follows it."""
-    found, post_ops, bias = libdnnl(), list[tuple[Any, ...]](), None
-    if following is not None:
-        post_ops = _post_ops(following, product)
-        bias = found.memory([product.columns], [1]) if following.shifts else None
-    return product.describe(weight, bias, found.attributes(post_ops))
-
-
 def operands_of(following: Following) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Operands of post-ops, without and with rows: their arguments, and their positions."""
     static: list[tuple[int, int]] = []
@@ -199,13 +165,6 @@ def _post_ops(following: Following, product: Product) -> list[tuple[Any, ...]]:
 #: Tells the library of an operation on arrays of some types.
 Tell = Callable[[Any, Sequence[TensorSpec]], Product]
 _TELL: dict[type[Operation], Tell] = {}
-
-
-def by_first_axis(tell: Tell, operation: Operation, specs: Sequence[TensorSpec], count: int) -> list[Part]:
-    """Parts of a product along the first axis of its array."""
-    x, *others = specs
-    cuts = even_cuts(x.shape[0], count)
-    return [Part(tell(operation, [part_of(x, 0, cut), *others]), (cut,), (cut,)) for cut in cuts]
 
 
 def _following(operation: Followed, specs: Sequence[TensorSpec]) -> Following:

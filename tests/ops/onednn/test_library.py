@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -176,3 +177,25 @@ def test_it_is_called_with_as_many_arrays_as_it_wants() -> None:
         copy(1)
     with pytest.raises(TypeError, match="ndarray"):
         copy(1, 2)
+
+
+def test_threads_of_openmp_soon_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told so in the environment, as it is loaded; what a user has set there holds."""
+    for name in ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    seen: list[tuple[str | None, str | None]] = []
+
+    def load(path: str) -> None:
+        seen.append((os.environ.get("GOMP_SPINCOUNT"), os.environ.get("KMP_BLOCKTIME")))
+        raise OSError("not found")
+
+    monkeypatch.setattr(module.ctypes, "CDLL", load)
+    monkeypatch.setattr(module, "candidates", lambda: ["here"])
+    for name, value in (("", ""), ("KMP_BLOCKTIME", "7"), ("OMP_WAIT_POLICY", "active")):
+        if name:
+            monkeypatch.setenv(name, value)
+        before = dict(os.environ)
+        with pytest.raises(MissingExtraError):
+            module.libdnnl.__wrapped__()
+        assert dict(os.environ) == before
+    assert seen == [("10000", "0"), ("10000", "7"), (None, "7")]

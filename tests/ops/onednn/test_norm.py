@@ -1,4 +1,4 @@
-"""Normalizations of the library, beside NumPy's kernels: large means, special numbers, pieces, no elements."""
+"""Normalizations of the library, beside NumPy's kernels: large means, special numbers, no elements."""
 
 from __future__ import annotations
 
@@ -69,23 +69,6 @@ def test_a_large_mean_does_not_spoil_the_variance(compute: Any, offset: float) -
         exact = arrays[0].astype(np.float64)
         np.testing.assert_allclose(mean, exact.mean(axes), rtol=1e-6)
         np.testing.assert_allclose(variance, exact.var(axes), rtol=1e-3)
-
-
-def test_pieces_of_samples_give_the_bits_of_the_whole(compute: Any) -> None:
-    from actorflow.ops.onednn.norm import LayerNormCall
-    from actorflow.spec import TensorSpec
-
-    operation = LayerNorm()
-    arrays = _inputs(operation, (64, 40, 128))
-    whole = compute(operation, *arrays)
-    made = LayerNormCall(operation, [TensorSpec(x.shape, x.dtype) for x in arrays])
-    outputs = [np.empty_like(each) for each in whole]
-    pieces = made.pieces(5)
-    assert len(pieces) == 5
-    for part, places in pieces:
-        part(*[x if own is None else x[own] for x, own in zip([*arrays, *outputs], places, strict=True)])
-    for mine, other in zip(outputs, whole, strict=True):
-        np.testing.assert_array_equal(mine, other)
 
 
 @pytest.mark.parametrize("beta", [0.75, 0.6])
