@@ -40,6 +40,7 @@ from actorflow.plan.validate import chosen
 from actorflow.runtime.build import building
 from actorflow.runtime.limits import GRACE_S, limit_time
 from actorflow.runtime.observer import Observer
+from actorflow.runtime.portal import Turns
 from actorflow.runtime.program import Program, Result
 from actorflow.runtime.resources import Resources
 from actorflow.runtime.taps import Tap
@@ -110,6 +111,7 @@ class Engine:
         notes: Ops that are computed otherwise than asked for, blobs that are copied or sent: the newest of these.
         build: Makes plans ready to run; see `build_with`.
         instrumentation: Makes spans of frames, if that is wanted; see `Graph.instrument`.
+        turns: Threads that run the graph by `Graph.run_sync`.
         batchers: Those that are open, by number: batchers of a graph are numbered from 0 in the order of their opening.
     """
 
@@ -149,6 +151,7 @@ class Engine:
         self._stream_count = 0
         self.batchers: weakref.WeakValueDictionary[int, Batcher] = weakref.WeakValueDictionary()
         self._batcher_count = 0
+        self.turns = Turns()
         forget_in_child(self)
         graph._engine = self  # whole: other threads look for it there
 
@@ -710,6 +713,7 @@ class Engine:
         """Make programs anew in the child of a fork."""
         self._forget()
         self._snapshots.clear()
+        self.turns = Turns()
 
     # -- streams -------------------------------------------------------------------------------------------------------
 

@@ -57,6 +57,7 @@ class Service:
     Attributes:
         graphs: What is kept, by key, the one used last at the end.
         devices: Those opened so far.
+        loop: The loop.
     """
 
     def __init__(self, name: str, budget_bytes: int | None, options: Mapping[Place, DeviceOptions]) -> None:
@@ -77,12 +78,12 @@ class Service:
 
     def submit(self, work: Callable[[Service], Coroutine[Any, Any, None]]) -> None:
         """Have the loop run a coroutine, which raises nothing."""
-        self._loop.call_soon_threadsafe(self._start, work)
+        self.loop.call_soon_threadsafe(self._start, work)
 
     def close(self) -> None:
         """End the devices and the thread, once everything submitted has ended; does not wait. Once only."""
         assert self._ended is not None
-        self._loop.call_soon_threadsafe(self._ended.set)
+        self.loop.call_soon_threadsafe(self._ended.set)
 
     def join(self) -> None:
         """After `close`: block until the thread has ended, unless it is this one."""
@@ -105,7 +106,7 @@ class Service:
 
     def later(self, delay_s: float, callback: Callable[[], None]) -> None:
         """Call something after a time, unless the service has ended before."""
-        self._loop.call_later(delay_s, callback)
+        self.loop.call_later(delay_s, callback)
 
     def kept(self, key: Hashable, make: Callable[[], _Kept]) -> _Kept:
         """The object that was made for a key, with a graph that runs here; made if there is none."""
@@ -156,7 +157,7 @@ class Service:
         device = self.devices.get(place)
         if device is None:
             device = self.devices[place] = open_device(place, self._options.get(place))
-            device.bind(self._loop)
+            device.bind(self.loop)
             for pool in device.pools:
                 pool.clock = lambda: (self._begun, self._over)
             if not device.is_host and device.memory.budget_bytes is None:
@@ -164,7 +165,7 @@ class Service:
         return device
 
     def _start(self, work: Callable[[Service], Coroutine[Any, Any, None]]) -> None:
-        task = self._loop.create_task(work(self))
+        task = self.loop.create_task(work(self))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -178,7 +179,7 @@ class Service:
                 raise
 
     async def _serve(self, started: Future[None]) -> None:
-        self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
+        self.loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
         started.set_result(None)
         await self._ended.wait()
         while self._tasks:
