@@ -353,17 +353,6 @@ class TestFailure:
             assert (counts.started, counts.finished, counts.failed, counts.in_flight) == (2, 1, 1, 0)
             assert [record.op_id for record in graph.engine.errors] == [graph["fail"].id]
 
-    async def test_a_call_with_wrong_arguments_fails(self) -> None:
-        async def takes_none() -> None:
-            raise AssertionError
-
-        graph = af.Graph("arguments")
-        x = graph.blob("x", (3,))
-        [x] >> graph.function("f", takes_none)
-        async with graph:
-            with pytest.raises(af.OpError, match=r"takes 0 positional arguments but 1 was given"):
-                await graph.run({x: ones()})
-
 
 class TestCancellation:
     async def test_a_busy_thread_does_not_hold_up_the_caller_and_the_next_run_is_right(self) -> None:
