@@ -10,8 +10,8 @@
 """
 
 from actorflow.serve.app import create_app
-from actorflow.serve.asgi import ServeOptions, asgi
+from actorflow.serve.asgi import asgi
 from actorflow.serve.limits import Limits
 from actorflow.serve.server import Server
 
-__all__ = ["Limits", "ServeOptions", "Server", "asgi", "create_app"]
+__all__ = ["Limits", "Server", "asgi", "create_app"]
