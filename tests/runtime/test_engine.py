@@ -525,21 +525,27 @@ class TestLoops:
 
     def test_threads_share_a_loop(self) -> None:
         graph = af.Graph("threads")
-        inside = 0
+        inside, begun = 0, threading.Event()
         both: asyncio.Event | None = None
 
         async def meet() -> int:
             nonlocal inside, both
             inside, both = inside + 1, both or asyncio.Event()
+            begun.set()
             if inside == 2:
                 both.set()
             await both.wait()
             return inside
 
-        y = graph.function("meet", meet, af.TensorSpec.of((), "int64"), timeout=60)()
-        graph.run_sync(fetch=graph.constant(1))
+        y, one = graph.function("meet", meet, af.TensorSpec.of((), "int64"), timeout=60)(), graph.constant(1)
         found: list[int] = []
-        _in_threads(*[lambda: found.append(int(graph.run_sync(fetch=y)[y]))] * 2)
+        graph.run_sync(fetch=one)
+        other = threading.Thread(target=lambda: found.append(int(graph.run_sync(fetch=y)[y])))
+        other.start()
+        assert begun.wait(60)
+        assert [graph.run_sync(fetch=one)[one] for _ in range(3)] == [1, 1, 1]  # the other one holds the graph
+        found.append(int(graph.run_sync(fetch=y)[y]))
+        other.join(60)
         assert found == [2, 2]
         asyncio.run(graph.aclose())
 
