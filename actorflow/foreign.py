@@ -167,6 +167,10 @@ _ROOT = {
     "save": "graph.save(path), or af.save_checkpoint(graph, path) for its variables alone",
     **dict.fromkeys(["jit", "compile"], "graph.compile() shows the plan; af.to_graph makes a graph of a function"),
     **dict.fromkeys(["device", "cuda"], 'with graph.at("cuda:0"): ...'),
+    "abs": "abs(x), or af.ops.absolute(x)",
+    **dict.fromkeys(["while_", "while"], "while_loop"),
+    **dict.fromkeys(["if_", "if"], "af.cond(predicate, then, otherwise); af.ops.where chooses each element"),
+    **dict.fromkeys(["for", "fori_loop", "map_fn"], "af.scan(body, carry, xs)"),
     "no_grad": "nothing, gradients are ops that af.gradient makes",
     "backward": "af.gradient(loss, wrt)",
     "distributed": "af.world(), and places such as 1/cuda:0",
@@ -281,7 +285,7 @@ def _hint(module: str, name: str) -> str:
     for home in _HOMES:
         if home != module and name in _public(home, home in sys.modules):
             return f"; it is {home.replace('actorflow', 'af', 1)}.{name}"
-    for home in ("actorflow.nn", "actorflow.ops"):
+    for home in ("actorflow.nn", "actorflow.ops", "actorflow"):
         if home != module and name in HINTS[home]:
             return _hint(home, name)
     return did_you_mean(name, _public(module, module in sys.modules))

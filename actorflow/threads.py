@@ -55,6 +55,7 @@ class Simulation:
 
 
 simulation = Simulation()
+_here = threading.local()
 
 
 def cores() -> int:
@@ -79,6 +80,7 @@ def start_thread(target: Callable[[], object], name: str) -> threading.Thread:
 
     def run() -> None:
         if may_run.get():
+            _here.is_own = True
             target()
 
     thread = threading.Thread(target=run, name=name, daemon=True)
@@ -91,6 +93,11 @@ def start_thread(target: Callable[[], object], name: str) -> threading.Thread:
         raise
     may_run.put(True)
     return thread
+
+
+def is_own() -> bool:
+    """Return whether the current thread is one that `start_thread` has started, and not the application's."""
+    return getattr(_here, "is_own", False)
 
 
 async def in_thread(work: Callable[[], _T]) -> _T:

@@ -108,6 +108,25 @@ PROGRAMS = {
         assert run(value(5)) == 6
         fork(child)
     """,
+    "while other threads are in the portal": """
+        graph, x, y, value = adding(wait)
+        def other():
+            assert graph.run_sync({x: 100})[y] == 101
+        assert graph.run_sync({x: 1})[y] == 2
+        thread = threading.Thread(target=other)
+        thread.start()
+        assert begun.wait(PATIENCE_S)
+        def child():
+            assert graph.run_sync({x: 2})[y] == 3
+            thread = threading.Thread(target=lambda: graph.run_sync({x: 3}))
+            thread.start()
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive()
+        fork(child)
+        gate.set()
+        thread.join(PATIENCE_S)
+        assert graph.run_sync({x: 4})[y] == 5
+    """,
     "by multiprocessing after a run": """
         graph, x, y, value = adding()
         assert run(value(1)) == 2

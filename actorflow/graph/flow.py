@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from actorflow.ops.indexing import take
 from actorflow.ops.operation import Application, Grads, Operand, Operation
 from actorflow.ops.shaping import stack
 from actorflow.spec import TensorSpec, may_equal
+
+P = ParamSpec("P")
+T = TypeVar("T")
+U = TypeVar("U")
 
 _INDEX = np.dtype(np.int64)
 _BOOL = np.dtype(np.bool_)
@@ -250,9 +254,7 @@ def _check_index(kind: str, spec: TensorSpec) -> None:
 # -- the functional forms ---------------------------------------------------------------------------------------------
 
 
-def cond(
-    predicate: Blob, then: Callable[..., Any], otherwise: Callable[..., Any], *operands: Any, name: str = "cond"
-) -> Any:
+def cond(predicate: Any, then: Callable[..., T], otherwise: Callable[..., T], *operands: Any, name: str = "cond") -> T:
     """Compute one of two branches, as a truth value of each frame says.
 
     Both are called once, now, to make their ops. Blobs from outside that these read are inputs, too: operands need
@@ -286,7 +288,7 @@ def cond(
     return _switched(name, predicate, [otherwise, then], operands, ("otherwise", "then"))
 
 
-def switch(index: Blob, branches: Sequence[Callable[..., Any]], *operands: Any, name: str = "switch") -> Any:
+def switch(index: Any, branches: Sequence[Callable[..., T]], *operands: Any, name: str = "switch") -> T:
     """Compute one of several branches: the one whose number a blob has in a frame; else as `cond`.
 
     Args:
@@ -315,13 +317,13 @@ def switch(index: Blob, branches: Sequence[Callable[..., Any]], *operands: Any, 
 
 
 def while_loop(
-    condition: Callable[..., Any],
-    body: Callable[..., Any],
+    condition: Callable[P, Any],
+    body: Callable[P, T],
     state: Any,
     *,
     limit: int | None = None,
     name: str = "while_loop",
-) -> Any:
+) -> T:
     """Compute a body on what it has given the last time, for as long as a condition holds.
 
     Both functions are called once or twice, now, to make their ops; blobs from outside that these read are inputs.
@@ -351,40 +353,40 @@ def while_loop(
     if limit is not None:
         limit = whole("while_loop: limit", limit, 0)
     is_many = isinstance(state, tuple | list)
+
+    def called(fn: Callable[..., Any], given: Any) -> Any:
+        return fn(*given) if is_many else fn(given)
+
     if _is_eager(state):
         steps = 0
-        while steps != limit and (condition(*state) if is_many else condition(state)):
-            state, steps = body(*state) if is_many else body(state), steps + 1
-        return state
+        while steps != limit and called(condition, state):
+            state, steps = called(body, state), steps + 1
+        return cast(T, state)
     root = _root_of("while_loop", state)
     leaves, rebuilt = _flat("while_loop: state", state, root)
 
-    def called(fn: Callable[..., Any], blobs: Sequence[Blob]) -> Any:
-        given = rebuilt(blobs)
-        return fn(*given) if is_many else fn(given)
-
     def go_on(*blobs: Blob) -> Blob:
-        found = called(condition, blobs)
+        found = called(condition, rebuilt(blobs))
         if not isinstance(found, Blob) or found.spec != TensorSpec((), _BOOL):
             got = found.spec if isinstance(found, Blob) else type(found).__name__
             raise DTypeError(f"while_loop: the condition must give a truth value of shape (), got {got}")
         return found
 
     def following(*blobs: Blob) -> list[Blob]:
-        return _same("while_loop: the body", called(body, blobs), state, leaves, root)
+        return _same("while_loop: the body", called(body, rebuilt(blobs)), state, leaves, root)
 
-    return rebuilt(_while(name, go_on, following, leaves, limit))
+    return cast(T, rebuilt(_while(name, go_on, following, leaves, limit)))
 
 
 def scan(
-    body: Callable[..., Any],
+    body: Callable[..., tuple[T, U]],
     carry: Any,
     xs: Any = None,
     *,
     length: int | None = None,
     reverse: bool = False,
     name: str = "scan",
-) -> Any:
+) -> tuple[T, U]:
     """Compute a body for each entry of arrays, along their first axis; each time it is given what it has carried on.
 
     The body is called once, now, to make its ops; blobs from outside that these read are inputs.
@@ -435,7 +437,7 @@ def scan(
     rebuilt_taken: list[Callable[[Sequence[Blob]], Any]] = []
 
     def step(carried: Sequence[Blob], given: Sequence[Blob]) -> tuple[list[Blob], list[Blob]]:
-        made = body(rebuilt_carry(carried), rebuilt_entry(given))
+        made: object = body(rebuilt_carry(carried), rebuilt_entry(given))
         if not isinstance(made, tuple | list) or len(made) != 2:
             raise GraphError(f"scan: the body must give two things, what is carried on and what is taken, got {made!r}")
         taken, rebuilt = _flat("scan: what is taken", made[1], root)
@@ -494,8 +496,8 @@ def _scan_now(body: Callable[..., Any], carry: Any, xs: Any, length: int | None,
 
 
 def _switched(
-    name: str, index: Blob, branches: Sequence[Callable[..., Any]], operands: Sequence[Any], names: Sequence[str]
-) -> Any:
+    name: str, index: Blob, branches: Sequence[Callable[..., T]], operands: Sequence[Any], names: Sequence[str]
+) -> T:
     root = index.graph.root
     leaves, rebuilt = _flat(f"{name}: operands", tuple(operands), root)
     shapes: list[Any] = []
@@ -513,8 +515,8 @@ def _switched(
 
         return made
 
-    return_values = _switch(name, index, [flat(branch) for branch in branches], leaves, names)
-    return shapes[0][1](return_values)
+    made = _switch(name, index, [flat(branch) for branch in branches], leaves, names)
+    return cast(T, shapes[0][1](made))
 
 
 def _switch(

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterable, Callable, Hashable, Iterable, Iterato
 from contextlib import contextmanager
 from functools import partial
 from os import PathLike
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypedDict, Unpack, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -63,6 +63,23 @@ if TYPE_CHECKING:
     Target: TypeAlias = Blob | Op | "Graph" | str
     #: One of these, or several; None for the sinks.
     Fetch: TypeAlias = Target | Iterable[Target] | None
+
+    class _Attempts(TypedDict, total=False):
+        concurrency: int | None
+        timeout: float | None
+        retries: int
+        backoff: float
+
+    class _Calling(_Attempts, total=False):
+        name: str | None
+
+    class _Making(_Attempts, total=False):
+        inputs: Blob | Sequence[Blob] | None
+        emits: bool
+        in_flight: int
+        priority: int
+
+
 #: Values for blobs, by blob or by name.
 Feeds = Mapping[Any, npt.ArrayLike]  # a mapping's keys are invariant: "Blob | str" would refuse dict[Blob, ...]
 
@@ -464,15 +481,7 @@ class Graph:
         outputs: TensorSpec | Sequence[TensorSpec] | None = None,
         place: Place | str | None = None,
         lane: str | None = None,
-        *,
-        inputs: Blob | Sequence[Blob] | None = None,
-        concurrency: int | None = None,
-        emits: bool = False,
-        in_flight: int = 1,
-        priority: int = 0,
-        timeout: float | None = None,
-        retries: int = 0,
-        backoff: float = 0.0,
+        **options: Unpack[_Making],
     ) -> Op: ...
 
     @overload
@@ -483,14 +492,7 @@ class Graph:
         outputs: TensorSpec | Sequence[TensorSpec] | None = None,
         place: Place | str | None = None,
         lane: str | None = None,
-        inputs: Blob | Sequence[Blob] | None = None,
-        concurrency: int | None = None,
-        emits: bool = False,
-        in_flight: int = 1,
-        priority: int = 0,
-        timeout: float | None = None,
-        retries: int = 0,
-        backoff: float = 0.0,
+        **options: Unpack[_Making],
     ) -> Callable[[Callable[..., Any]], Op]: ...
 
     def function(
@@ -600,6 +602,21 @@ class Graph:
         name = getattr(fn, "__name__", type(fn).__name__) if name is None else name
         op: Op = self.function(name, fn, **settings)
         return op
+
+    @overload
+    def call(
+        self, other: Model, feeds: Mapping[Any, Any], *, fetch: Fetch = None, **options: Unpack[_Calling]
+    ) -> dict[str, Blob]: ...
+
+    @overload
+    def call(
+        self, other: Graph, feeds: Mapping[Any, Any], *, fetch: Target | None = None, **options: Unpack[_Calling]
+    ) -> Blob: ...
+
+    @overload
+    def call(
+        self, other: Graph, feeds: Mapping[Any, Any], *, fetch: Iterable[Target], **options: Unpack[_Calling]
+    ) -> Blob | tuple[Blob, ...]: ...
 
     def call(
         self,
@@ -946,8 +963,9 @@ class Graph:
             raise GraphError(f"{target!r} is not in graph {self.root.name!r}")
         raise GraphError(f"expected a blob, an op, a sub-graph or a name, got {target!r}")
 
-    def __getitem__(self, name: str) -> Any:
-        return self.resolve(name)
+    def __getitem__(self, name: str) -> Blob:
+        """The node or sub-graph of a name, as `resolve` gives it; for type checkers a blob, as it mostly is."""
+        return cast(Blob, self.resolve(name))
 
     def __contains__(self, target: object) -> bool:
         return self._find(target) is not None
@@ -1154,9 +1172,13 @@ class Graph:
     def run_sync(self, feeds: Feeds | None = None, *, fetch: Fetch = None) -> Result:
         """`run` for scripts: starts an event loop, runs one frame, and closes the loop.
 
+        Several threads may call it at once, as those of Flask and Django do: their frames overlap on one loop, and each
+        gets its own result. Ctrl-C cancels the frame.
+
         Raises:
             RuntimeError: inside a running event loop; use ``await graph.run(...)`` there.
-            GraphError: if the graph is paused, as it could not be resumed.
+            GraphError: if the graph is paused, as it could not be resumed; if it is in use on a loop of the program,
+                or by a run whose op calls this.
 
         Example:
             >>> graph = af.Graph("g")
@@ -1165,13 +1187,11 @@ class Graph:
             >>> graph.run_sync({x: [1, 2]})[y]
             array([2., 3.], dtype=float32)
         """
-        from actorflow.loop import run
-
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("graph.run_sync() inside a running event loop would block it: use await graph.run(...)")
         if self.paused is not None:
             raise GraphError(f"graph {self.name!r} is {self.paused}: run_sync() would wait for ever, resume() it first")
-        return run(self.run(feeds, fetch=fetch))
+        return self._runnable().turns.run(self.run(feeds, fetch=fetch))
 
     def stream(
         self,

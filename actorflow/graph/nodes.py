@@ -448,8 +448,10 @@ class Op(Node):
         elif self.is_connected:
             self._infer()
 
-    def __call__(self, *inputs: Blob) -> Any:
+    def __call__(self, *inputs: Blob) -> Blob:
         """Connect the inputs and make the outputs: one blob, or a tuple of them.
+
+        For type checkers a call gives one blob; `outputs` of the op is a tuple, however many there are.
 
         Raises:
             GraphError: if the inputs do not fit (`ShapeError`, `DTypeError`), or are connected already.
@@ -461,7 +463,8 @@ class Op(Node):
             >>> split(x)
             (<Blob 'split/out0' float32[1, 2] on cpu>, <Blob 'split/out1' float32[3, 2] on cpu>)
         """
-        return self._or_undo(self._call, inputs)
+        made: Blob = self._or_undo(self._call, inputs)
+        return made
 
     def _call(self, inputs: Sequence[Blob]) -> Any:
         self._check_no_outputs()

@@ -131,7 +131,15 @@ class Function(Operation):
         check_runs(self.fn, "an op")
 
     def check_arity(self, count: int) -> None:
-        """Any number of inputs is right."""
+        """Check that the function can be called with so many values, where it says what it takes."""
+        try:
+            signature = inspect.signature(self.fn, follow_wrapped=False)
+        except (TypeError, ValueError):  # one that is written in C may say nothing
+            return
+        try:
+            signature.bind(*[None] * count)
+        except TypeError as error:
+            raise GraphError(f"{self}{signature} cannot be called with {count} inputs: {error}") from None
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...] | None:
         return self.specs

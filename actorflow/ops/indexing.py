@@ -991,7 +991,7 @@ def triangle(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any], k: int) ->
     return found
 
 
-def embedding(indices: Blob, weight: Blob, name: str | None = None) -> Blob:
+def embedding(indices: X, weight: X, name: str | None = None) -> X:
     """Rows of a table: `take` along its first axis.
 
     Args:
@@ -1014,7 +1014,7 @@ def embedding(indices: Blob, weight: Blob, name: str | None = None) -> Blob:
     return take(weight, indices, 0, name=name or "embedding")
 
 
-def one_hot(indices: Blob, depth: int, dtype: npt.DTypeLike = "float32", name: str | None = None) -> Blob:
+def one_hot(indices: X, depth: int, dtype: npt.DTypeLike = "float32", name: str | None = None) -> X:
     """1 at the index along a new last axis, 0 elsewhere.
 
     Args:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
-from typing import Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from actorflow.errors import PipelineError, flag, shown, text
 from actorflow.graph.graph import Graph
@@ -28,6 +31,17 @@ from actorflow.pipeline.sync import iterate
 from actorflow.place import Place
 
 U = TypeVar("U")
+
+if TYPE_CHECKING:
+    _Text = TypeVar("_Text", bound=str | bytes)
+    _Number = TypeVar("_Number", bound=npt.NDArray[Any] | np.generic | complex)
+    _Other = TypeVar("_Other", bound=npt.NDArray[Any] | np.generic | complex)
+
+    class _Batching(TypedDict, total=False):
+        drop_last: bool
+        concurrency: int
+        executor: Executor
+        name: str
 
 
 class Pipeline(Loader[T]):
@@ -119,28 +133,26 @@ class Pipeline(Loader[T]):
     # -- batches ------------------------------------------------------------------------------------------------
 
     @overload
-    def batch(
-        self,
-        size: int,
-        *,
-        drop_last: bool = False,
-        collate: None = None,
-        concurrency: int = 1,
-        executor: Executor = "auto",
-        name: str = "batch",
-    ) -> Pipeline[Any]: ...
+    def batch(self, size: int, *, collate: Callable[[Sequence[T]], U], **options: Unpack[_Batching]) -> Pipeline[U]: ...
+
+    @overload
+    def batch(self: Pipeline[_Text], size: int, **options: Unpack[_Batching]) -> Pipeline[list[_Text]]: ...
+
+    @overload
+    def batch(self: Pipeline[_Number], size: int, **options: Unpack[_Batching]) -> Pipeline[npt.NDArray[Any]]: ...
 
     @overload
     def batch(
-        self,
-        size: int,
-        *,
-        drop_last: bool = False,
-        collate: Callable[[Sequence[T]], U],
-        concurrency: int = 1,
-        executor: Executor = "auto",
-        name: str = "batch",
-    ) -> Pipeline[U]: ...
+        self: Pipeline[tuple[_Number, _Other]], size: int, **options: Unpack[_Batching]
+    ) -> Pipeline[tuple[npt.NDArray[Any], npt.NDArray[Any]]]: ...
+
+    @overload
+    def batch(
+        self: Pipeline[dict[U, _Number]], size: int, **options: Unpack[_Batching]
+    ) -> Pipeline[dict[U, npt.NDArray[Any]]]: ...
+
+    @overload
+    def batch(self, size: int, *, collate: None = None, **options: Unpack[_Batching]) -> Pipeline[Any]: ...
 
     def batch(
         self,

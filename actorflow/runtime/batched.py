@@ -23,7 +23,7 @@ from heapq import heapify, heappop, heapreplace
 from operator import attrgetter
 from threading import get_ident
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypedDict, Unpack, cast
 
 from actorflow.errors import (
     BatcherClosedError,
@@ -72,6 +72,17 @@ class Batching(TypedDict, total=False):
     axis: str | None
     max_sessions: int
     max_cells: int | None
+
+
+class SessionOptions(TypedDict, total=False):
+    """Options of `Batcher.session`."""
+
+    key: Hashable
+    weight: float
+    state: Mapping[str, Any] | None
+    priority: float
+    timeout: float | None
+    ttl: float | None
 
 
 class BatchOptions(NamedTuple):
@@ -434,9 +445,9 @@ class Batcher:
         feeds: Mapping[Any, Any],
         *,
         feedback: Mapping[Any, Any],
-        until: Any = None,
+        until: Blob | str | None = None,
         limit: int | None = None,
-        **options: Any,
+        **options: Unpack[SessionOptions],
     ) -> AsyncIterator[Result]:
         """Compute steps in a session of their own, of which each is fed what the one before gave, until one says so.
 

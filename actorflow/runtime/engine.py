@@ -22,7 +22,7 @@ from actorflow.actors.task import callers, within
 from actorflow.core import FrameState
 from actorflow.devices import Device, Lane
 from actorflow.devices.memory import give_back_to_system
-from actorflow.errors import GraphError, NotFiniteError, RunCancelledError, RunTimeoutError, listed
+from actorflow.errors import FeedError, GraphError, NotFiniteError, RunCancelledError, RunTimeoutError, listed
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.graph.options import FiniteCheck
@@ -40,7 +40,8 @@ from actorflow.plan.validate import chosen
 from actorflow.runtime.build import building
 from actorflow.runtime.limits import GRACE_S, limit_time
 from actorflow.runtime.observer import Observer
-from actorflow.runtime.program import Program, Result
+from actorflow.runtime.portal import Turns
+from actorflow.runtime.program import Program, Result, check_unneeded
 from actorflow.runtime.resources import Resources
 from actorflow.runtime.taps import Tap
 from actorflow.spec import Length, Lengths, TensorSpec
@@ -110,6 +111,7 @@ class Engine:
         notes: Ops that are computed otherwise than asked for, blobs that are copied or sent: the newest of these.
         build: Makes plans ready to run; see `build_with`.
         instrumentation: Makes spans of frames, if that is wanted; see `Graph.instrument`.
+        turns: Threads that run the graph by `Graph.run_sync`.
         batchers: Those that are open, by number: batchers of a graph are numbered from 0 in the order of their opening.
     """
 
@@ -149,6 +151,7 @@ class Engine:
         self._stream_count = 0
         self.batchers: weakref.WeakValueDictionary[int, Batcher] = weakref.WeakValueDictionary()
         self._batcher_count = 0
+        self.turns = Turns()
         forget_in_child(self)
         graph._engine = self  # whole: other threads look for it there
 
@@ -221,7 +224,14 @@ class Engine:
         axes = self._open_axes(targets) if self._is_open else None
         taps = self.resources.taps
         tapped = taps.due(self.next_number, self._now_s()) if taps.open else ()
-        return targets, self.graph._check_here(), None if axes is None else lengths or axes.of(feeds), tapped
+        if axes is not None and not lengths:
+            try:
+                lengths = axes.of(feeds)
+            except FeedError:
+                for key in feeds:
+                    check_unneeded(self.graph, key)  # a name that is misspelled says more than a length that is missing
+                raise
+        return targets, self.graph._check_here(), None if axes is None else lengths, tapped
 
     def _common_axes(self, fetch: Fetch) -> OpenAxes | None:
         """The open axes, if there are any that all ranks must agree on the lengths of."""
@@ -721,6 +731,7 @@ class Engine:
         """Make programs anew in the child of a fork."""
         self._forget()
         self._snapshots.clear()
+        self.turns = Turns()
 
     # -- streams -------------------------------------------------------------------------------------------------------
 

@@ -58,6 +58,7 @@ class Service:
     Attributes:
         graphs: What is kept, by key, the one used last at the end.
         devices: Those opened so far.
+        loop: The loop.
     """
 
     def __init__(self, name: str, budget_bytes: int | None, options: Mapping[Place, DeviceOptions]) -> None:
@@ -72,8 +73,8 @@ class Service:
         self._has_ended = False
         started: Future[None] = Future()
         if simulation.loop is not None:
-            self._thread, self._loop = threading.current_thread(), simulation.loop
-            self._served = self._loop.create_task(self._serve())
+            self._thread, self.loop = threading.current_thread(), simulation.loop
+            self._served = self.loop.create_task(self._serve())
             return
         self._thread = start_thread(partial(self._work, started), name)
         started.result()
@@ -82,11 +83,11 @@ class Service:
 
     def submit(self, work: Callable[[Service], Coroutine[Any, Any, None]]) -> None:
         """Have the loop run a coroutine, which raises nothing."""
-        self._loop.call_soon_threadsafe(self._start, work)
+        self.loop.call_soon_threadsafe(self._start, work)
 
     def close(self) -> None:
         """End the devices and the thread, once everything submitted has ended; does not wait. Once only."""
-        self._loop.call_soon_threadsafe(self._ended.set)
+        self.loop.call_soon_threadsafe(self._ended.set)
 
     def join(self) -> None:
         """After `close`: block until the thread has ended, unless it is this one."""
@@ -109,7 +110,7 @@ class Service:
 
     def later(self, delay_s: float, callback: Callable[[], None]) -> None:
         """Call something after a time, unless the service has ended before."""
-        self._loop.call_later(delay_s, callback)
+        self.loop.call_later(delay_s, callback)
 
     def kept(self, key: Hashable, make: Callable[[], _Kept]) -> _Kept:
         """The object that was made for a key, with a graph that runs here; made if there is none."""
@@ -161,7 +162,7 @@ class Service:
         device = self.devices.get(place)
         if device is None:
             device = self.devices[place] = open_device(place, self._options.get(place))
-            device.bind(self._loop)
+            device.bind(self.loop)
             for pool in device.pools:
                 pool.clock = lambda: (self._begun, self._over)
             if not device.is_host and device.memory.budget_bytes is None:
@@ -169,7 +170,7 @@ class Service:
         return device
 
     def _start(self, work: Callable[[Service], Coroutine[Any, Any, None]]) -> None:
-        task = self._loop.create_task(work(self))
+        task = self.loop.create_task(work(self))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -183,7 +184,7 @@ class Service:
                 raise
 
     async def _begin(self, started: Future[None]) -> None:
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         started.set_result(None)
         await self._serve()
 

@@ -37,6 +37,7 @@ from actorflow.runtime.rows import Request
 from actorflow.trace.batches import BatchCounters, SessionStatistics
 
 if TYPE_CHECKING:
+    from actorflow.graph.nodes import Blob
     from actorflow.runtime.batched import Batcher
     from actorflow.runtime.program import Result
     from actorflow.runtime.rows import Rows
@@ -249,7 +250,7 @@ class Session:
         feeds: Mapping[Any, Any],
         *,
         feedback: Mapping[Any, Any],
-        until: Any = None,
+        until: Blob | str | None = None,
         limit: int | None = None,
         priority: float | None = None,
         timeout: float | None = None,

@@ -36,6 +36,7 @@ from actorflow.runtime.sessions import Session
 from actorflow.serve.account import Account, Share
 from actorflow.serve.answers import JSON, RETRY, answer, refused
 from actorflow.serve.body import receive
+from actorflow.serve.exchange import Exchange
 from actorflow.serve.generate import generate
 from actorflow.serve.inference import HEAD_BYTES, Inference, head_bytes, read, write
 from actorflow.serve.limits import Limits
@@ -52,9 +53,10 @@ from actorflow.web.server import app_of, send
 _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_Answer = Callable[[web.Request], Awaitable[Response]]
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_Reader = Callable[[web.Request, Hosted, Share], Awaitable[Inference | Response]]
+_Http = web.Request | Exchange
+_Answer = Callable[[_Http], Awaitable[Response]]
+_Handler = Callable[[Any], Awaitable[Any]]
+_Reader = Callable[[_Http, Hosted, Share], Awaitable[Inference | Response]]
 
 #: Bytes that a number takes as text, at most; most take less than half.
 _TEXT_BYTES = 26
@@ -127,7 +129,7 @@ class Service:
         return found
 
     def _open(self, handler: _Answer) -> _Handler:
-        async def handle(http: web.Request) -> web.StreamResponse:
+        async def handle(http: _Http) -> Any:
             try:
                 response = await handler(http)
             except Refused as refusal:
@@ -137,13 +139,13 @@ class Service:
         return handle
 
     def _guarded(self, handler: _Answer) -> _Handler:
-        async def admitted(http: web.Request) -> Response:
+        async def admitted(http: _Http) -> Response:
             self._admit(http)
             return await handler(http)
 
         return self._open(admitted)
 
-    def _admit(self, http: web.Request) -> None:
+    def _admit(self, http: _Http) -> None:
         """Refuse a request without the token; where there is none, one that a page of another site may have sent."""
         headers = http.headers
         if self._tokens is not None:
@@ -151,14 +153,11 @@ class Service:
                 raise refused(401, "expected the server's token, Authorization: Bearer TOKEN", _ASKS_FOR_TOKEN)
             return
         hosts, origins = tuple(headers.getall("Host", ())), tuple(headers.getall("Origin", ()))
-        transport = http.transport
-        address = transport.get_extra_info("sockname") if transport else None
-        port = address[1] if isinstance(address, tuple) else None
-        problem = self._host_problem(hosts, origins, http.scheme, port)
+        problem = self._host_problem(hosts, origins, http.scheme, _port(http))
         if problem is not None:
             raise refused(403, f"models are not served to {problem}")
 
-    async def _reply(self, http: web.Request, response: Response) -> web.StreamResponse:
+    async def _reply(self, http: _Http, response: Response) -> Any:
         headers = {"X-Content-Type-Options": "nosniff", **response.headers}
         if self.draining:
             headers["Connection"] = "close"
@@ -167,52 +166,53 @@ class Service:
             parts: list[bytes | memoryview] = [b"".join(views)]
         else:
             parts = [view[at : at + CHUNK_BYTES] for view in views for at in range(0, len(view), CHUNK_BYTES)]
-        return await send(http, Response(response.status, parts, response.content_type, headers))
+        made = Response(response.status, parts, response.content_type, headers)
+        return await (http.reply(made) if isinstance(http, Exchange) else send(http, made))
 
     # -- answers -------------------------------------------------------------------------------------------------------
 
-    async def _server(self, _: web.Request) -> Response:
+    async def _server(self, _: _Http) -> Response:
         return answer({"name": "actorflow", "version": __version__, "extensions": _EXTENSIONS})
 
-    async def _live(self, _: web.Request) -> Response:
+    async def _live(self, _: _Http) -> Response:
         return answer({"live": True})
 
-    async def _ready(self, _: web.Request) -> Response:
+    async def _ready(self, _: _Http) -> Response:
         ready = self._is_ready(self.models)
         return answer({"ready": ready}, 200 if ready else 503)
 
     def _is_ready(self, models: Iterable[Hosted]) -> bool:
         return not self.draining and all(hosted.is_warm for hosted in models)
 
-    async def _list(self, _: web.Request) -> Response:
+    async def _list(self, _: _Http) -> Response:
         return answer({"models": self.models.names})
 
-    async def _model(self, http: web.Request) -> Response:
+    async def _model(self, http: _Http) -> Response:
         hosted = self._hosted(http)
         versions = self.models.versions(hosted.name)
         return answer({"name": hosted.name, "versions": versions, **hosted.described()})
 
-    async def _model_ready(self, http: web.Request) -> Response:
+    async def _model_ready(self, http: _Http) -> Response:
         hosted = self._hosted(http)
         ready = self._is_ready([hosted])
         return answer({"name": hosted.name, "ready": ready}, 200 if ready else 503)
 
-    async def _metrics(self, _: web.Request) -> Response:
+    async def _metrics(self, _: _Http) -> Response:
         try:
             begin, content_type = metrics(self.models, self._account)
         except MissingExtraError as error:
             raise refused(501, str(error)) from None
         return Response(200, await self._writer.write("metrics", begin), content_type, {"Cache-Control": "no-store"})
 
-    def _hosted(self, http: web.Request) -> Hosted:
+    def _hosted(self, http: _Http) -> Hosted:
         return self.models.find(http.match_info["name"], http.match_info.get("version"))
 
     # -- the repository ------------------------------------------------------------------------------------------------
 
-    async def _index(self, http: web.Request) -> Response:
+    async def _index(self, http: _Http) -> Response:
         return answer(self.models.index(ready=(await self._object(http)).get("ready") is True))
 
-    async def _change(self, http: web.Request, *, load: bool) -> Response:
+    async def _change(self, http: _Http, *, load: bool) -> Response:
         parameters = (await self._object(http)).get("parameters")
         if load and parameters:
             raise refused(400, "expected no parameters: models are loaded from where the server was told that they are")
@@ -221,7 +221,7 @@ class Service:
         await self._repository.change(http.match_info["name"], load=load)
         return answer({})
 
-    async def _object(self, http: web.Request) -> Mapping[str, Any]:
+    async def _object(self, http: _Http) -> Mapping[str, Any]:
         """The JSON object of a short request; an empty one has none."""
         with Share(self._account) as held:
             received = await receive(http, self.limits, held)
@@ -245,7 +245,7 @@ class Service:
 
     # -- inference -----------------------------------------------------------------------------------------------------
 
-    async def _infer(self, http: web.Request, *, read: _Reader) -> web.StreamResponse:
+    async def _infer(self, http: _Http, *, read: _Reader) -> Any:
         since = perf_counter()
         try:
             hosted = self._wanted(http)
@@ -253,7 +253,7 @@ class Service:
             return await self._reply(http, refusal.response)
         return await self._counted(http, hosted, read, partial(self._reply, http), since)
 
-    def _wanted(self, http: web.Request) -> Hosted:
+    def _wanted(self, http: _Http) -> Hosted:
         """The model of a request for inference, if that is let in."""
         self._admit(http)
         hosted = self._hosted(http)
@@ -263,7 +263,7 @@ class Service:
 
     async def _counted(
         self,
-        http: web.Request,
+        http: _Http,
         hosted: Hosted,
         read: _Reader,
         tell: Callable[[Response], Awaitable[_T]],
@@ -285,7 +285,7 @@ class Service:
             self.in_flight -= 1
             hosted.in_flight -= 1
 
-    async def _answered(self, http: web.Request, hosted: Hosted, read: _Reader, held: Share) -> Response:
+    async def _answered(self, http: _Http, hosted: Hosted, read: _Reader, held: Share) -> Response:
         """The answer, which is all that is held then."""
         try:
             request = await read(http, hosted, held)
@@ -311,13 +311,13 @@ class Service:
         held.keep(0)  # errors are short
         return response
 
-    async def _tensors(self, http: web.Request, hosted: Hosted, held: Share) -> Inference:
+    async def _tensors(self, http: _Http, hosted: Hosted, held: Share) -> Inference:
         head = head_bytes(http.headers.get(HEAD_BYTES))
         received = await receive(http, self.limits, held, head or 0)
         size = len(received) if head is None else head
         return await self._work(read(received, size, hosted, self.limits.body_bytes, held), size)
 
-    async def _picture(self, http: web.Request, hosted: Hosted, held: Share) -> Inference:
+    async def _picture(self, http: _Http, hosted: Hosted, held: Share) -> Inference:
         picture = Picture.of(hosted)
         received = await receive(http, self.limits, held)
         try:
@@ -328,10 +328,16 @@ class Service:
         held.keep(pixels.nbytes)
         return Inference(None, {picture.name: pixels}, dict.fromkeys(hosted.outputs, False), None)
 
-    async def _generate(self, http: web.Request, *, streams: bool) -> web.StreamResponse:
+    async def _generate(self, http: _Http, *, streams: bool) -> Any:
         """Answers to one row, which may be many: as events as soon as each is there, or the last one alone."""
-        since, events = perf_counter(), web.StreamResponse(headers={"X-Content-Type-Options": "nosniff"})
-        events.content_type, events.headers["Cache-Control"] = "text/event-stream", "no-store"
+        since = perf_counter()
+        events: Exchange | web.StreamResponse
+        begin: Callable[[], Awaitable[Any]]
+        if isinstance(http, Exchange):
+            events, begin = http, partial(http.prepare, _EVENTS)
+        else:
+            events = web.StreamResponse(headers=_EVENTS)
+            begin = partial(events.prepare, http)
         try:
             hosted = self._wanted(http)
         except Refused as refusal:
@@ -343,18 +349,18 @@ class Service:
                 found.append(content)
                 return
             if not events.prepared:
-                await events.prepare(http)
+                await begin()
             async with asyncio.timeout(TAKING_TIMEOUT_S):  # of a client that reads nothing
                 await events.write(b"data: %s\n\n" % json.dumps(content).encode())
 
-        async def read(http: web.Request, hosted: Hosted, held: Share) -> Response:
+        async def read(http: _Http, hosted: Hosted, held: Share) -> Response:
             await generate(hosted, await receive(http, self.limits, held), self.limits.timeout_s, tell)
             if streams:
                 return Response(200, [], "text/event-stream")
             names = [name for name in found[-1] if name in hosted.outputs]
             return answer(found[-1] | {name: [each[name] for each in found] for name in names if len(found) > 1})
 
-        async def end(response: Response) -> web.StreamResponse:
+        async def end(response: Response) -> Any:
             if not events.prepared:
                 return await self._reply(http, response)
             if response.status != 200:
@@ -366,7 +372,7 @@ class Service:
 
     # -- streams -------------------------------------------------------------------------------------------------------
 
-    async def _stream(self, http: web.Request) -> web.StreamResponse:
+    async def _stream(self, http: web.Request) -> Any:
         """Requests of one caller over a WebSocket, in a session of their own where the model keeps state."""
         socket = web.WebSocketResponse(timeout=1.0, compress=False, max_msg_size=self.limits.body_bytes)
         try:
@@ -409,7 +415,7 @@ class Service:
         await socket.close(code=WSCloseCode.GOING_AWAY if self.draining else WSCloseCode.OK)
 
     async def _message(
-        self, _: web.Request, hosted: Hosted, held: Share, *, data: str | bytes, session: Session | None
+        self, _: _Http, hosted: Hosted, held: Share, *, data: str | bytes, session: Session | None
     ) -> Inference:
         """A request: JSON as for `infer`, or the values of the only input."""
         if isinstance(data, bytes):
@@ -439,7 +445,7 @@ class Service:
         async with self._turn:
             return await in_slices(steps)
 
-    async def run(self, app: web.Application) -> AsyncIterator[None]:
+    async def run(self, app: web.Application | None = None) -> AsyncIterator[None]:
         """Have the models open while the application runs."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._writer.aclose)
@@ -458,7 +464,15 @@ class Service:
             await hosted.warm_up()
 
 
+def _port(http: _Http) -> int | None:
+    if isinstance(http, Exchange):
+        return http.port
+    address = http.transport.get_extra_info("sockname") if http.transport else None
+    return address[1] if isinstance(address, tuple) else None
+
+
 _ENDING = "the server is about to end"
+_EVENTS = {"X-Content-Type-Options": "nosniff", "Content-Type": "text/event-stream", "Cache-Control": "no-store"}
 _ASKS_FOR_TOKEN = {"WWW-Authenticate": "Bearer"}
 SERVICE: web.AppKey[Service] = web.AppKey("service", Service)
 
@@ -591,17 +605,26 @@ async def _expected(http: web.Request) -> None:
 
 
 @web.middleware
-async def _as_protocol(request: web.Request, handler: _Handler) -> web.StreamResponse:
+async def _as_protocol(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
     """Have the errors of aiohttp in the form of the protocol: paths that do not exist, or not with this method."""
     try:
         return await handler(request)
     except web.HTTPException as error:
-        text = f"there is nothing at {request.path!r}" if error.status == 404 else f"{error.reason}: {request.method}"
-        headers = {name: value for name, value in error.headers.items() if name == "Allow"}
-        response = answer({"error": text}, error.status, headers)
-        return web.Response(
-            body=response.chunks[0], status=error.status, headers={**headers, "Content-Type": response.content_type}
-        )
+        if error.status not in (404, 405):
+            response = answer({"error": f"{error.reason}: {request.method}"}, error.status)
+        else:
+            response = not_here(request.path, request.method, error.headers.get("Allow", ""))
+        headers = {**response.headers, "Content-Type": response.content_type}
+        return web.Response(body=response.chunks[0], status=error.status, headers=headers)
+
+
+def not_here(path: str, method: str, allowed: str) -> Response:
+    """The answer where there is no such path, or it has other methods."""
+    if not allowed:
+        return answer({"error": f"there is nothing at {path!r}"}, 404)
+    return answer({"error": f"Method Not Allowed: {method}"}, 405, {"Allow": allowed})
 
 
 def _failure(hosted: Hosted, error: Exception) -> Response:

@@ -10,6 +10,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from actorflow.serve.account import Share
 from actorflow.serve.answers import refused
+from actorflow.serve.exchange import Exchange
 from actorflow.serve.limits import Limits
 from actorflow.web.http import Refused
 
@@ -21,7 +22,7 @@ _ALIGNED = 16
 _JSON = b"{ \t\r\n"
 
 
-async def receive(http: web.Request, limits: Limits, held: Share, head_bytes: int = 0) -> memoryview:
+async def receive(http: web.Request | Exchange, limits: Limits, held: Share, head_bytes: int = 0) -> memoryview:
     """The whole body of a request, unpacked; what follows the first ``head_bytes`` is aligned in memory.
 
     Raises:
@@ -35,7 +36,7 @@ async def receive(http: web.Request, limits: Limits, held: Share, head_bytes: in
     if (http.content_length or 0) > limits.body_bytes:
         raise _too_large(limits)
     expected = http.headers.get("Expect", "").lower()
-    if expected == "100-continue":
+    if expected == "100-continue" and not isinstance(http, Exchange):
         await http.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         http.writer.output_size = 0
     pad = -head_bytes % _ALIGNED
@@ -50,7 +51,7 @@ async def receive(http: web.Request, limits: Limits, held: Share, head_bytes: in
     return memoryview(body)[pad:]
 
 
-async def _fill(body: bytearray, http: web.Request, packed: bool, limits: Limits, held: Share) -> None:
+async def _fill(body: bytearray, http: web.Request | Exchange, packed: bool, limits: Limits, held: Share) -> None:
     unpacker = None
 
     def take(part: bytes) -> None:

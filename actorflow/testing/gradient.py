@@ -12,7 +12,6 @@ import actorflow.ops.cpu  # noqa: F401  registers the kernels that `check_gradie
 from actorflow.errors import GraphError, real, whole
 from actorflow.graph.gradient import gradient
 from actorflow.graph.graph import Graph
-from actorflow.graph.nodes import Blob
 from actorflow.loop import run
 from actorflow.ops.elementwise import add
 from actorflow.ops.linalg import inner
@@ -101,9 +100,10 @@ class _Check:
         random = np.random.default_rng(self.seed)
         self.graph = Graph("check_gradient")
         self.blobs = [self.graph.blob(f"x{i}", a.shape, a.dtype) for i, a in enumerate(self.arrays)]
-        tops = self.graph.op("checked", self.operation)(*self.blobs)
+        checked = self.graph.op("checked", self.operation)
+        checked(*self.blobs)
         terms = []
-        for i, top in enumerate((tops,) if isinstance(tops, Blob) else tops):
+        for i, top in enumerate(checked.outputs):
             if top.dtype.kind == "f":
                 size = top.spec.size
                 weights = self.graph.variable(f"w{i}", (1, size), top.dtype, random.standard_normal((1, size)))

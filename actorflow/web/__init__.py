@@ -12,8 +12,9 @@
     app.mount("/graph", af.web.asgi(graph))  # FastAPI, Starlette
 """
 
+from actorflow.web.api import collector
 from actorflow.web.asgi import asgi, unless_gone
 from actorflow.web.page import PageOptions
 from actorflow.web.server import View, create_app, serve
 
-__all__ = ["PageOptions", "View", "asgi", "create_app", "serve", "unless_gone"]
+__all__ = ["PageOptions", "View", "asgi", "collector", "create_app", "serve", "unless_gone"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ from actorflow.web.wire import columns
 
 #: Samples that are made text at once.
 _BLOCK = 100
+#: Seconds that a loop may take to have its counters taken.
+_TAKING_S = 10.0
 
 #: Values of labels, and the number; of a histogram its buckets and the sum.
 _Sample = tuple[Any, ...]
@@ -46,14 +49,65 @@ def exposition(
     prometheus = require("prometheus_client", extra="metrics", purpose="/metrics")
 
     def begin() -> Iterator[str]:
-        families: dict[str, Family] = {}
-        for family in chain(*[_families(name, graph) for name, graph in graphs.items()], more()):
-            first = families.setdefault(family.about[0], family)
-            if first is not family:  # Prometheus wants all samples of a name together
-                first.samples += family.samples
-        return _texts(prometheus.generate_latest, families.values())
+        families = _merged(chain(*[_families(name, graph) for name, graph in graphs.items()], more()))
+        return _texts(prometheus.generate_latest, families)
 
     return begin, prometheus.CONTENT_TYPE_LATEST
+
+
+class GraphCollector:
+    """What a registry of prometheus-client asks for the counters of graphs; see `collector`."""
+
+    def __init__(self, graphs: Mapping[str, Graph]) -> None:
+        self._graphs = graphs
+
+    def collect(self) -> Iterator[Any]:
+        """The counters of this moment, taken on the loops that the graphs run on; any thread may call it."""
+        found = [each for name, graph in self._graphs.items() for each in _on_its_loop(name, graph)]
+        return (_metric(family, family.samples) for family in _merged(found))
+
+
+def collector(*graphs: Graph) -> GraphCollector:
+    """The counters of graphs for a registry of prometheus-client of one's own, as ``/metrics`` of a page has them.
+
+    Args:
+        graphs: The graphs, of different names, which tell their samples apart.
+    Raises:
+        MissingExtraError: without the package prometheus-client.
+        ValueError: if two have one name.
+
+    Example:
+        >>> from prometheus_client import CollectorRegistry
+        >>> graph, registry = af.Graph("g"), CollectorRegistry()
+        >>> registry.register(af.web.collector(graph))
+        >>> registry.get_sample_value("actorflow_frames_total", {"graph": "g", "end": "finished"})
+        0
+    """
+    require("prometheus_client", extra="metrics", purpose="collector")
+    by_name = {graph.name: graph for graph in graphs}
+    if len(by_name) < len(graphs):
+        raise ValueError(f"graphs must have different names, got {', '.join(graph.name for graph in graphs)}")
+    return GraphCollector(by_name)
+
+
+def _on_its_loop(name: str, graph: Graph) -> list[Family]:
+    async def taken() -> list[Family]:
+        return [*_families(name, graph)]
+
+    home = graph.engine.resources.home
+    if home is None or not home.loop.is_running() or home.loop is asyncio._get_running_loop():
+        return [*_families(name, graph)]
+    return asyncio.run_coroutine_threadsafe(taken(), home.loop).result(_TAKING_S)
+
+
+def _merged(families: Iterable[Family]) -> Iterable[Family]:
+    """Families with all samples of a name together, as Prometheus wants them."""
+    found: dict[str, Family] = {}
+    for family in families:
+        first = found.setdefault(family.about[0], family)
+        if first is not family:
+            first.samples += family.samples
+    return found.values()
 
 
 class Family:
@@ -130,15 +184,20 @@ def histogram(values: HistogramStatistics) -> tuple[list[tuple[str, int]], float
 
 
 def _texts(generate_latest: Callable[[Any], bytes], families: Iterable[Family]) -> Iterator[str]:
-    from prometheus_client import core
-
     for family in families:
         for at in range(0, max(len(family.samples), 1), _BLOCK):
-            block = getattr(core, f"{family.kind}MetricFamily")(*family.about, labels=family.labels)
-            for sample in family.samples[at : at + _BLOCK]:
-                block.add_metric(*sample)
+            block = _metric(family, family.samples[at : at + _BLOCK])
             text = generate_latest(SimpleNamespace(collect=lambda block=block: [block])).decode()
             yield text if at == 0 else text.split("\n", 2)[2]  # what it means is said once
+
+
+def _metric(family: Family, samples: Iterable[_Sample]) -> Any:
+    from prometheus_client import core
+
+    made = getattr(core, f"{family.kind}MetricFamily")(*family.about, labels=family.labels)
+    for sample in samples:
+        made.add_metric(*sample)
+    return made
 
 
 _NEVER = OpProfile()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any, Protocol, TypeVar, Unpack
 from urllib.parse import quote
 
@@ -75,13 +75,25 @@ async def unless_gone(request: _HasReceive, work: Awaitable[T]) -> T:
         ... async def double(number: float, request: Request) -> float:
         ...     return float((await af.web.unless_gone(request, graph.run({x: number})))[y])
     """
-    working, leaving = asyncio.create_task(_awaited(work)), asyncio.create_task(_gone(request.receive))
+    try:
+        return await unless(gone(request.receive), work)
+    except _GoneError:
+        raise importlib.import_module("starlette.exceptions").HTTPException(499, "the client has gone") from None
+
+
+class _GoneError(ConnectionResetError):
+    """The client has gone while something was computed for it."""
+
+
+async def unless(leaves: Coroutine[Any, Any, None], work: Awaitable[T]) -> T:
+    """What some work returns, unless a client leaves before: then it is cancelled, and a ConnectionError raised."""
+    working, leaving = asyncio.create_task(awaited(work)), asyncio.create_task(leaves)
     try:
         await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)
         if working.done():
             return working.result()
         leaving.result()
-        raise importlib.import_module("starlette.exceptions").HTTPException(499, "the client has gone")
+        raise _GoneError("the client has gone")
     finally:
         for task in (working, leaving):
             task.add_done_callback(ended_with)  # its error is seen, though nobody is told
@@ -89,62 +101,85 @@ async def unless_gone(request: _HasReceive, work: Awaitable[T]) -> T:
         await wait_out([working, leaving])
 
 
-async def _awaited(work: Awaitable[T]) -> T:
+async def awaited(work: Awaitable[T]) -> T:
+    """An awaitable as a coroutine, for a task."""
     return await work
 
 
-async def _gone(receive: Receive) -> None:
+async def gone(receive: Receive) -> None:
+    """Wait until the client of a request that has been read hangs up."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-class ASGIPage:
-    """A page as an ASGI 3 application; served by itself, it closes the page when its lifespan ends."""
-
-    def __init__(self, page: Page) -> None:
-        self.page = page
+class Application:
+    """Base of ASGI 3 applications; served by itself, one closes when its lifespan ends."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one connection."""
         match scope["type"]:
             case "http":
-                await self._http(scope, receive, send)
+                await self.http(scope, receive, send)
             case "websocket":
-                await self._websocket(scope, receive, send)
+                await self.websocket(scope, receive, send)
             case "lifespan":
                 await self._lifespan(receive, send)
             case other:
                 raise ValueError(f"expected a scope of http, websocket or lifespan, got {other!r}")
 
+    async def open(self) -> None:
+        """Begin, which servers may have it do again, as test clients do."""
+        raise NotImplementedError
+
     async def aclose(self) -> None:
-        """Close all WebSockets and stop watching; idempotent. For the end of an application that this is mounted in."""
-        await self.page.aclose()
+        """End; idempotent. For the end of an application that this is mounted in."""
+        raise NotImplementedError
 
-    async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
-        response = await self.page.respond(_request(scope, scope["method"], _chunks(receive)))
-        await _send(response, "http.response", send, with_body=scope["method"] != "HEAD")
+    async def http(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        raise NotImplementedError
 
-    async def _websocket(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def websocket(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Attend to a WebSocket; where an application has none, refuse it."""
         await receive()  # websocket.connect
-        refusal = self.page.refusal(_request(scope, "GET", _chunks(receive)))
-        if refusal is None:
-            await send({"type": "websocket.accept"})
-            await self.page.attend(_Socket(receive, send))
-        elif "websocket.http.response" in (scope.get("extensions") or {}):
-            await _send(refusal, "websocket.http.response", send)
-        else:
-            await send({"type": "websocket.close", "code": CloseCode.POLICY_VIOLATION})  # the server answers 403
+        await send({"type": "websocket.close", "code": CloseCode.POLICY_VIOLATION})  # the server answers 403
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             kind = (await receive())["type"]
-            if kind == "lifespan.startup":
-                self.page.open()  # servers may start an application again, as test clients do
-            if kind == "lifespan.shutdown":
-                await self.aclose()
+            await (self.open() if kind == "lifespan.startup" else self.aclose())
             await send({"type": f"{kind}.complete"})
             if kind == "lifespan.shutdown":
                 return
+
+
+class ASGIPage(Application):
+    """A page as an ASGI 3 application."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+
+    async def open(self) -> None:
+        self.page.open()
+
+    async def aclose(self) -> None:
+        """Close all WebSockets and stop watching; idempotent. For the end of an application that this is mounted in."""
+        await self.page.aclose()
+
+    async def http(self, scope: Message, receive: Receive, send: Send) -> None:
+        response = await self.page.respond(_request(scope, scope["method"], chunks_of(receive)))
+        await send_response(response, "http.response", send, with_body=scope["method"] != "HEAD")
+
+    async def websocket(self, scope: Message, receive: Receive, send: Send) -> None:
+        await receive()  # websocket.connect
+        refusal = self.page.refusal(_request(scope, "GET", chunks_of(receive)))
+        if refusal is None:
+            await send({"type": "websocket.accept"})
+            await self.page.attend(_Socket(receive, send))
+        elif "websocket.http.response" in (scope.get("extensions") or {}):
+            await send_response(refusal, "websocket.http.response", send)
+        else:
+            await send({"type": "websocket.close", "code": CloseCode.POLICY_VIOLATION})  # the server answers 403
 
 
 def _request(scope: Message, method: str, chunks: AsyncIterator[bytes]) -> Request:
@@ -153,7 +188,7 @@ def _request(scope: Message, method: str, chunks: AsyncIterator[bytes]) -> Reque
     server, client = scope.get("server"), scope.get("client")
     return Request(
         method=method,
-        path=_below(path, scope.get("root_path") or ""),
+        path=below(path, scope.get("root_path") or ""),
         target=raw.rpartition("/")[2],
         query_string=scope.get("query_string", b"").decode("utf-8", "surrogateescape"),
         headers=[
@@ -167,7 +202,7 @@ def _request(scope: Message, method: str, chunks: AsyncIterator[bytes]) -> Reque
     )
 
 
-def _below(path: str, root: str) -> str:
+def below(path: str, root: str) -> str:
     """The path below the prefix that the application is mounted at.
 
     A server puts its own prefix before the path, as the specification wants; a proxy that takes a prefix off leaves it
@@ -181,7 +216,8 @@ def _below(path: str, root: str) -> str:
     return path
 
 
-async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
+async def chunks_of(receive: Receive) -> AsyncIterator[bytes]:
+    """The parts of a body; ConnectionResetError if the client goes before its end."""
     more = True
     while more:
         message = await receive()
@@ -191,7 +227,8 @@ async def _chunks(receive: Receive) -> AsyncIterator[bytes]:
         more = message.get("more_body", False)
 
 
-async def _send(response: Response, kind: str, send: Send, *, with_body: bool = True) -> None:
+async def send_response(response: Response, kind: str, send: Send, *, with_body: bool = True) -> None:
+    """Send a response, in parts, to a client that takes each within a time limit."""
     headers = {**response.headers}
     if response.status not in _WITHOUT_BODY:
         headers |= {"Content-Type": response.content_type, "Content-Length": f"{response.size_bytes}"}

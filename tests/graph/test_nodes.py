@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,29 @@ class TestFunctions:
             af.GraphError, match=r"must be TensorSpec, got \(2, 3\): af\.TensorSpec\.of\(shape, dtype\)"
         ):
             graph.function("f", lambda: 1.0, outputs=[(2, 3)])  # type: ignore[list-item]
+
+    @pytest.mark.together(
+        ("fn", "words"),
+        [
+            (lambda: 1, r"\(\) cannot be called with 1 inputs: too many positional arguments"),
+            (lambda a, b: 1, "missing a required argument: 'b'"),
+            (lambda a, *, b: 1, "missing a required argument: 'b'"),
+            (partial(lambda a, b: 1, 1, 2), "too many positional arguments"),
+            (lambda *a: 1, None),
+            (lambda a, b=1: 1, None),
+            (np.exp, None),
+            (len, None),
+        ],
+    )
+    def test_a_function_takes_as_many_values_as_there_are_inputs(self, fn: Any, words: str | None) -> None:
+        graph = af.Graph("g")
+        x = graph.blob("x", (2,))
+        op = graph.function("f", fn)
+        if words is None:
+            [x] >> op
+        else:
+            with pytest.raises(af.GraphError, match=f"op 'f': .*{words}"):
+                [x] >> op
 
     def test_what_is_no_function(self, graph: af.Graph) -> None:
         with pytest.raises(af.GraphError, match="3 is not a function"):

@@ -186,6 +186,9 @@ def test_a_length_that_no_feed_says() -> None:
     y = ops.fill(graph, 2.0, ("batch", 4)) * x
     with pytest.raises(af.FeedError, match="no feed says the length of 'batch'"):
         graph.run_sync({x: np.ones(4, "f")}, fetch=[y])
+    other = graph.blob("images", ("batch", 4))
+    with pytest.raises(af.FeedError, match=r"cannot feed 'image', .* did you mean 'images'\?"):
+        graph.run_sync({x: np.ones(4, "f"), "image": rows(2, 4)}, fetch=[y * other])
     half = graph.blob("half", (axis("other") * 2,))
     with pytest.raises(af.FeedError, match="no feed says the length of 'other'"):
         graph.run_sync({half: np.ones(4, "f")}, fetch=[half])

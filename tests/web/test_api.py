@@ -116,6 +116,27 @@ class TestContent:
         assert ends == {"finished": 2, "failed": 0, "cancelled": 0}
         assert {s.labels["kind"] for s in families["actorflow_memory_bytes"].samples} == {"held", "used", "peak"}
 
+    async def test_a_registry_of_ones_own_takes_them_on_the_loop(self, training, monkeypatch) -> None:
+        prometheus = pytest.importorskip("prometheus_client")
+        taken_in, families = [], api._families
+
+        def noting(name: str, graph: af.Graph) -> Any:
+            taken_in.append(threading.get_ident())
+            return families(name, graph)
+
+        await training.run()
+        monkeypatch.setattr(api, "_families", noting)
+        registry = prometheus.CollectorRegistry()
+        registry.register(af.web.collector(training.graph, af.Graph("other")))
+        here = prometheus.generate_latest(registry).decode()
+        there = await asyncio.to_thread(prometheus.generate_latest, registry)
+        assert there.decode() == here
+        for name, count in ((training.graph.name, 1), ("other", 0)):
+            assert f'actorflow_frames_total{{end="finished",graph="{name}"}} {count}.0' in here
+        assert {taken_in[0], taken_in[2]} == {threading.get_ident()}
+        with pytest.raises(ValueError, match="graphs must have different names, got other, other"):
+            af.web.collector(af.Graph("other"), af.Graph("other"))
+
     async def test_what_is_long_is_not_written_on_the_loop(self, served, training, monkeypatch) -> None:
         prometheus = pytest.importorskip("prometheus_client")
         threads: dict[str, int] = {}

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, WSCloseCode, WSMsgType, WSServerHandshakeError
 
-from actorflow.web.asgi import _below, asgi, unless_gone
+from actorflow.web.asgi import asgi, unless_gone
+from actorflow.web.asgi import below as path_below
 from actorflow.web.http import MAX_MESSAGE_BYTES
 from tests.web.serving import HOST, uvicorned
 
@@ -94,7 +95,7 @@ class TestMounted:
         ],
     )
     def test_the_path_below_the_prefix(self, path, root, below) -> None:
-        assert _below(path, root) == below
+        assert path_below(path, root) == below
 
 
 class TestByItself:

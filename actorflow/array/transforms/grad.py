@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 
@@ -30,6 +30,33 @@ from actorflow.runtime.recent import RecentCache
 #: Recipes that a function keeps.
 _MOST_RECIPES = 64
 _ARRAY = object()
+A = TypeVar("A")
+B = TypeVar("B")
+P = ParamSpec("P")
+V = TypeVar("V")
+
+
+class _Recording(TypedDict, total=False):
+    has_aux: bool
+    cache: bool
+
+
+@overload
+def value_and_grad(  # type: ignore[overload-overlap]  # the first one that fits is meant
+    function: Callable[Concatenate[A, P], V], argnums: Literal[0] = 0, **options: Unpack[_Recording]
+) -> Callable[Concatenate[A, P], tuple[V, A]]: ...
+
+
+@overload
+def value_and_grad(  # type: ignore[overload-overlap]
+    function: Callable[Concatenate[A, B, P], V], argnums: tuple[Literal[0], Literal[1]], **options: Unpack[_Recording]
+) -> Callable[Concatenate[A, B, P], tuple[V, tuple[A, B]]]: ...
+
+
+@overload
+def value_and_grad(
+    function: Callable[P, V], argnums: int | Sequence[int], **options: Unpack[_Recording]
+) -> Callable[P, tuple[V, Any]]: ...
 
 
 def value_and_grad(
@@ -113,6 +140,24 @@ def value_and_grad(
     both.__doc__ = f"Value and gradient of `{name}`."
     both.__dict__["recipes"] = recipes
     return both
+
+
+@overload
+def grad(
+    function: Callable[Concatenate[A, P], Array], argnums: Literal[0] = 0, *, cache: bool = False
+) -> Callable[Concatenate[A, P], A]: ...
+
+
+@overload
+def grad(
+    function: Callable[Concatenate[A, P], tuple[Array, V]], *, has_aux: Literal[True], cache: bool = False
+) -> Callable[Concatenate[A, P], tuple[A, V]]: ...
+
+
+@overload
+def grad(
+    function: Callable[P, Any], argnums: int | Sequence[int], **options: Unpack[_Recording]
+) -> Callable[P, Any]: ...
 
 
 def grad(

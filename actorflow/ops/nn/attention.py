@@ -11,30 +11,30 @@ import numpy.typing as npt
 
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops import reductions
-from actorflow.ops.elementwise import cast, scaled, where
+from actorflow.ops.elementwise import cast, greater, scaled, where
 from actorflow.ops.fills import numbers
 from actorflow.ops.linalg import matmul
 from actorflow.ops.nn.softmax import softmax
-from actorflow.ops.operation import Operation, rank_is, same_dtype, savable, whole, wide_dtype
+from actorflow.ops.operation import Operation, X, rank_is, same_dtype, savable, whole, wide_dtype
 from actorflow.ops.shaping import concat, reshape, split, squeeze, stack, transpose
 from actorflow.spec import TensorSpec, following, may_divide
 
 if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob
+    pass
 
 
 @whole
 def attention(
-    q: Blob,
-    k: Blob,
-    v: Blob,
-    mask: Blob | None = None,
+    q: X,
+    k: X,
+    v: X,
+    mask: X | None = None,
     *,
     causal: bool = False,
     scale: float | None = None,
     heads: int | None = None,
     name: str | None = None,
-) -> Blob:
+) -> X:
     """Scaled dot product attention: ``y = softmax(q @ k.T * scale + mask) @ v``.
 
     Args:
@@ -79,7 +79,7 @@ def attention(
         positions = cast(q.constant_like(0.0, (queries, 1)), "float32")  # exact up to 16 million
         keyed = q.literal(numbers(_counted, keys, 1, shape=(keys,), dtype="f4"))
         is_later = positions + keyed > q.literal(numbers(_counted, queries, 2, shape=(queries, 1), dtype="f4"))
-    sees = None
+    sees: Any = None
     if mask is None:
         scores = where(is_later, -np.inf, scores) if causal else scores
     elif mask.dtype == bool:
@@ -89,7 +89,7 @@ def attention(
         scores = where(mask | ~sees, scores, -np.inf)
     else:
         mask = where(is_later, -np.inf, mask) if causal else mask
-        sees = reductions.max(mask, -1, keepdims=True) > -np.inf
+        sees = greater(reductions.max(mask, -1, keepdims=True), -np.inf)
         scores = scores + where(sees, mask, 0.0)
     shares = softmax(scores)
     if sharing > 1:
@@ -183,7 +183,7 @@ def _counted(length: int, rank: int) -> npt.NDArray[np.float32]:
     return np.arange(length, dtype="f4").reshape(-1, *[1] * (rank - 1))
 
 
-def _apart(x: Blob, heads: int) -> Blob:
+def _apart(x: X, heads: int) -> X:
     """Heads that lie side by side on the last axis, as an axis of their own before the positions."""
     *front, positions, features = x.shape
     if not heads or not may_divide(features, heads):
@@ -193,7 +193,7 @@ def _apart(x: Blob, heads: int) -> Blob:
 
 
 @whole
-def rotary(x: Blob, cos: Blob, sin: Blob, *, interleaved: bool = False, name: str | None = None) -> Blob:
+def rotary(x: X, cos: X, sin: X, *, interleaved: bool = False, name: str | None = None) -> X:
     """Positions as rotations: pairs of features turned by angles, ``(a * cos - b * sin, b * cos + a * sin)``.
 
     Args:
@@ -220,8 +220,8 @@ def rotary(x: Blob, cos: Blob, sin: Blob, *, interleaved: bool = False, name: st
     if rest < 0:
         raise ShapeError(f"rotary: x must have at least 2 features for each of {pairs} angles, got {x.spec}")
     turned, *kept = split(x, [2 * pairs, rest], axis=-1) if rest else [x]
-    paired = reshape(turned, (*x.shape[:-1], *((pairs, 2) if interleaved else (2, pairs))))
+    paired: Any = reshape(turned, (*x.shape[:-1], *((pairs, 2) if interleaved else (2, pairs))))
     axis = -1 if interleaved else -2
     a, b = (squeeze(part, axis) for part in split(paired, 2, axis))
-    y = stack([a * cos - b * sin, b * cos + a * sin], axis)
+    y: X = stack([a * cos - b * sin, b * cos + a * sin], axis)
     return concat([reshape(y, turned.shape), *kept], axis=-1, name=name) if kept else reshape(y, x.shape, name=name)

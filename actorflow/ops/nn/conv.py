@@ -33,6 +33,7 @@ from actorflow.ops.operation import (
     Grads,
     Layout,
     Operation,
+    X,
     apply,
     blob_of,
     same_dtype,
@@ -178,14 +179,14 @@ class ConvWeight(_Convolution):
 
 
 def conv(
-    x: Blob,
-    weight: Blob,
+    x: X,
+    weight: X,
     stride: Numbers = 1,
     pad: Border = 0,
     dilation: Numbers = 1,
     groups: int = 1,
     name: str | None = None,
-) -> Blob:
+) -> X:
     """Convolution (cross-correlation) with zero padding, channels last, over as many spatial axes as ``x`` has.
 
     With two of them and one group,
@@ -224,15 +225,15 @@ def conv(
 
 @whole
 def conv_transpose(
-    x: Blob,
-    weight: Blob,
+    x: X,
+    weight: X,
     stride: Numbers = 1,
     pad: Border = 0,
     dilation: Numbers = 1,
     groups: int = 1,
     output_pad: Numbers = 0,
     name: str | None = None,
-) -> Blob:
+) -> X:
     """Transposed convolution: what `conv` with these parameters has as its data gradient.
 
     Args:
@@ -264,7 +265,7 @@ def conv_transpose(
     steps, pads, gaps = plain(stride), plain(pad), plain(dilation)
     types = spec_of("conv_transpose", "x", x), spec_of("conv_transpose", "weight", weight)
     size, cut, zeros = _transposed(*types, steps, pads, gaps, plain(output_pad))
-    y: Blob = apply(ConvDown(steps, cut, gaps, groups, size), x, weight, name=None if any(zeros) else name)
+    y: X = apply(ConvDown(steps, cut, gaps, groups, size), x, weight, name=None if any(zeros) else name)
     if any(zeros):
         y = apply(Pad(((0, 0), *[(0, n) for n in zeros], (0, 0))), y, name=name)
     return y

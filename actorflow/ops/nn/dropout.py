@@ -11,7 +11,7 @@ import numpy as np
 from actorflow.errors import GraphError
 from actorflow.ops.elementwise import scaled, where
 from actorflow.ops.fills import check_seed
-from actorflow.ops.operation import Application, Grads, Operation, apply, same_dtype
+from actorflow.ops.operation import Application, Grads, Operation, X, apply, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Dropout(Operation):
         return [where(op.outputs[1], scaled(grads[0], 1 / (1 - self.rate)), 0.0)]
 
 
-def dropout(x: Blob, rate: float, seed: int | None = None, name: str | None = None) -> Blob:
+def dropout(x: X, rate: float, seed: int | None = None, name: str | None = None) -> X:
     """Elements zeroed at random, the others divided by ``1 - rate``, so that the expectation stays.
 
     The mask depends on the seed and the number of the frame alone, not on timing, lanes or devices.
@@ -65,6 +65,6 @@ def dropout(x: Blob, rate: float, seed: int | None = None, name: str | None = No
     """
     if seed is None:
         seed = x.new_seed()
-    y: Blob
+    y: X
     y, _ = apply(Dropout(rate, seed), x, name=name)
     return y

@@ -14,7 +14,7 @@ from actorflow.ops.composition import composed_gradient
 from actorflow.ops.elementwise import clip, maximum, scaled, sign, where
 from actorflow.ops.nn.activation import sigmoid
 from actorflow.ops.nn.softmax import softmax
-from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype, savable
+from actorflow.ops.operation import Application, Grads, Operation, X, apply, blob_of, same_dtype, savable
 from actorflow.spec import TensorSpec, following
 
 if TYPE_CHECKING:
@@ -181,15 +181,15 @@ class Accuracy(Operation):
 
 
 def softmax_loss(
-    x: Blob,
-    labels: Blob,
-    weights: Blob | None = None,
+    x: X,
+    labels: X,
+    weights: X | None = None,
     *,
     reduction: str = "mean",
     scale: float = 1.0,
     ignore: int | None = None,
     name: str | None = None,
-) -> Blob:
+) -> X:
     """``-log(softmax(x)[label])`` of each sample, computed without overflow; by default their mean.
 
     Args:
@@ -220,20 +220,20 @@ def softmax_loss(
         [[ 0.1667  0.1667 -0.3333]
          [ 0.      0.      0.    ]]
     """
-    given: tuple[Blob, ...] = () if weights is None else (weights,)
+    given: tuple[X, ...] = () if weights is None else (weights,)
     return blob_of(SoftmaxLoss(reduction, scale, ignore), x, labels, *given, name=name)
 
 
 def nll_loss(
-    x: Blob,
-    labels: Blob,
-    weights: Blob | None = None,
+    x: X,
+    labels: X,
+    weights: X | None = None,
     *,
     reduction: str = "mean",
     scale: float = 1.0,
     ignore: int | None = None,
     name: str | None = None,
-) -> Blob:
+) -> X:
     """The negative log-likelihood ``-x[label]`` of each sample; by default their mean.
 
     Arguments, result and errors: those of `softmax_loss`, but ``x`` are logarithms of probabilities.
@@ -244,11 +244,11 @@ def nll_loss(
         >>> print(af.ops.nll_loss(x, xp.asarray([1, 0]), reduction="none"))
         [0.28768207 0.69314718]
     """
-    given: tuple[Blob, ...] = () if weights is None else (weights,)
+    given: tuple[X, ...] = () if weights is None else (weights,)
     return blob_of(NllLoss(reduction, scale, ignore), x, labels, *given, name=name)
 
 
-def accuracy(x: Blob, labels: Blob, top: int = 1, name: str | None = None) -> Blob:
+def accuracy(x: X, labels: X, top: int = 1, name: str | None = None) -> X:
     """The share of samples whose label is among the ``top`` largest predictions.
 
     Of equal predictions the one of the lower class counts as the larger; NaN counts as the
@@ -329,8 +329,8 @@ class PairForm(Protocol):
     """A functional form of a loss of pairs."""
 
     def __call__(
-        self, x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None
-    ) -> Blob: ...
+        self, x: X, target: X, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None
+    ) -> X: ...
 
 
 def _pair_loss(
@@ -349,7 +349,7 @@ def _pair_loss(
     methods = {key: staticmethod(function) for key, function in functions.items()}
     made: type[PairLoss] = make_dataclass(kind, (), bases=(PairLoss,), namespace=space | methods, frozen=True)
 
-    def form(x: Blob, target: Blob, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None) -> Blob:
+    def form(x: X, target: X, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None) -> X:
         return blob_of(made(reduction, scale), x, target, name=name)
 
     form.__name__ = form.__qualname__ = name
@@ -520,8 +520,8 @@ class HuberLoss(PairLoss):
 
 
 def huber_loss(
-    x: Blob, target: Blob, delta: float = 1.0, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None
-) -> Blob:
+    x: X, target: X, delta: float = 1.0, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None
+) -> X:
     """Half the squared error up to ``delta``, then linear: ``delta * (|x - target| - delta / 2)``.
 
     With ``scale=1 / delta`` it is the smooth L1 loss. Arguments, result and errors are those of `mse_loss`; besides:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.composition import composed_gradient
 from actorflow.ops.elementwise import power
-from actorflow.ops.operation import Application, Cost, Grads, Operation, apply, blob_of, same_dtype
+from actorflow.ops.operation import Application, Cost, Grads, Operation, X, apply, blob_of, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -125,9 +125,7 @@ class LRNDown(Operation):
         return composed_gradient(down, op, grads, wanted)
 
 
-def lrn(
-    x: Blob, alpha: float = 1e-4, beta: float = 0.75, size: int = 5, k: float = 1.0, name: str | None = None
-) -> Blob:
+def lrn(x: X, alpha: float = 1e-4, beta: float = 0.75, size: int = 5, k: float = 1.0, name: str | None = None) -> X:
     """Local response normalization: each value over a power of the mean square of the channels around it.
 
     ``y = x / (k + alpha / size * sum(x ** 2)) ** beta``, where the sum is over a window of ``size`` channels. Channels
@@ -151,6 +149,6 @@ def lrn(
         >>> print(af.ops.lrn(x, alpha=2.0, beta=0.5, size=2, k=0.0))
         [1.  0.8]
     """
-    y: Blob
+    y: X
     y, _ = apply(LRN(alpha, beta, size, k), x, name=name)
     return y

@@ -12,7 +12,7 @@ import numpy as np
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.composition import composed_gradient
 from actorflow.ops.elementwise import add, as_dtype, multiply, reciprocal, sqrt, square
-from actorflow.ops.operation import Application, Grads, Operation, apply, inferred, same_dtype, whole, wide_dtype
+from actorflow.ops.operation import Application, Grads, Operation, X, apply, inferred, same_dtype, whole, wide_dtype
 from actorflow.ops.reductions import mean
 from actorflow.ops.shaping import reshape, sum_to, transpose
 from actorflow.spec import TensorSpec, may_divide
@@ -176,18 +176,18 @@ class BatchNormInferenceDown(BatchNormDown):
 
 @whole
 def batch_norm(
-    x: Blob,
-    running_mean: Blob,
-    running_variance: Blob,
-    scale: Blob | None = None,
-    shift: Blob | None = None,
+    x: X,
+    running_mean: X,
+    running_variance: X,
+    scale: X | None = None,
+    shift: X | None = None,
     *,
     training: bool = False,
     moves: bool = True,
     momentum: float = 0.1,
     epsilon: float = 1e-5,
     name: str | None = None,
-) -> Blob:
+) -> X:
     """Each channel less its mean, over its deviation, times ``scale``, plus ``shift``.
 
     In training, mean and variance are those of the batch, over all axes but the last. The op then also writes the
@@ -225,7 +225,7 @@ def batch_norm(
     """
     scale = x.constant_like(1.0, x.shape[-1:]) if scale is None else scale
     shift = x.constant_like(0.0, x.shape[-1:]) if shift is None else shift
-    y: Blob
+    y: X
     if not training:
         y = apply(BatchNormInference(epsilon), x, scale, shift, running_mean, running_variance, name=name)
         return y
@@ -237,10 +237,11 @@ def batch_norm(
     if not moves:
         y, *_ = apply(operation, *inputs, name=name)
         return y
-    return _moving(operation, inputs, name)
+    y = _moving(operation, inputs, name)
+    return y
 
 
-def _moving(operation: BatchNorm, inputs: Sequence[Blob], name: str | None) -> Blob:
+def _moving(operation: BatchNorm, inputs: Sequence[Any], name: str | None) -> Any:
     """The op that writes the running statistics, too."""
     x, *_, running_mean, running_variance = inputs
     specs = inferred(operation, [blob.spec for blob in inputs]) or ()
@@ -300,14 +301,14 @@ class LayerNormDown(_Down):
 
 
 def layer_norm(
-    x: Blob,
-    scale: Blob | None = None,
-    shift: Blob | None = None,
+    x: X,
+    scale: X | None = None,
+    shift: X | None = None,
     *,
     axes: int = 1,
     epsilon: float = 1e-5,
     name: str | None = None,
-) -> Blob:
+) -> X:
     """Each sample less its mean, over its deviation, times ``scale``, plus ``shift``.
 
     Args:
@@ -332,26 +333,26 @@ def layer_norm(
     shape = x.shape[-axes:] if axes > 0 else ()
     scale = x.constant_like(1.0, shape) if scale is None else scale
     shift = x.constant_like(0.0, shape) if shift is None else shift
-    y: Blob
+    y: X
     y, _, _ = apply(LayerNorm(axes, epsilon), x, scale, shift, name=name)
     return y
 
 
-def _affine(y: Blob, scale: Blob | None, shift: Blob | None, name: str | None) -> Blob:
+def _affine(y: X, scale: X | None, shift: X | None, name: str | None) -> X:
     y = y if scale is None else multiply(y, scale, name=None if shift is not None else name)
     return y if shift is None else add(y, shift, name=name)
 
 
 @whole
 def group_norm(
-    x: Blob,
+    x: X,
     groups: int,
-    scale: Blob | None = None,
-    shift: Blob | None = None,
+    scale: X | None = None,
+    shift: X | None = None,
     *,
     epsilon: float = 1e-5,
     name: str | None = None,
-) -> Blob:
+) -> X:
     """Each group of channels of each sample less its mean, over its deviation, times ``scale``, plus ``shift``.
 
     Other arguments, result, errors and gradient: those of `layer_norm`.
@@ -376,8 +377,8 @@ def group_norm(
 
 
 def instance_norm(
-    x: Blob, scale: Blob | None = None, shift: Blob | None = None, *, epsilon: float = 1e-5, name: str | None = None
-) -> Blob:
+    x: X, scale: X | None = None, shift: X | None = None, *, epsilon: float = 1e-5, name: str | None = None
+) -> X:
     """`group_norm` with a group for each channel.
 
     Arguments, result, errors and gradient: those of `group_norm`.
@@ -392,9 +393,7 @@ def instance_norm(
 
 
 @whole
-def rms_norm(
-    x: Blob, scale: Blob | None = None, *, axes: int = 1, epsilon: float = 1e-5, name: str | None = None
-) -> Blob:
+def rms_norm(x: X, scale: X | None = None, *, axes: int = 1, epsilon: float = 1e-5, name: str | None = None) -> X:
     """Each sample over the root of its mean square, times ``scale``; half precision is computed in float32.
 
     Arguments, result, errors and gradient: those of `layer_norm`, but ``epsilon`` is added to the mean square.
@@ -404,7 +403,7 @@ def rms_norm(
         [[0.849 1.131]
          [0.    1.414]]
     """
-    wide = as_dtype(x, wide_dtype(x.dtype))
-    squares = mean(square(wide), tuple(range(-axes, 0)), keepdims=True)
-    normal = wide * reciprocal(sqrt(squares + epsilon))
+    wide: Any = as_dtype(x, wide_dtype(x.dtype))
+    squares: Any = mean(square(wide), tuple(range(-axes, 0)), keepdims=True)
+    normal: X = wide * reciprocal(sqrt(squares + epsilon))
     return _affine(as_dtype(normal, x.dtype), scale, None, name)

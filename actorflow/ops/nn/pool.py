@@ -30,6 +30,7 @@ from actorflow.ops.operation import (
     Grads,
     Layout,
     Operation,
+    X,
     apply,
     blob_of,
     same_dtype,
@@ -216,7 +217,7 @@ class GlobalAverage(Operation):
 
 @overload
 def max_pool(
-    x: Blob,
+    x: X,
     kernel: Numbers,
     stride: Numbers | None = None,
     pad: Border = 0,
@@ -224,10 +225,10 @@ def max_pool(
     dilation: Numbers = 1,
     name: str | None = None,
     return_indices: Literal[False] = False,
-) -> Blob: ...
+) -> X: ...
 @overload
 def max_pool(
-    x: Blob,
+    x: X,
     kernel: Numbers,
     stride: Numbers | None = None,
     pad: Border = 0,
@@ -236,9 +237,9 @@ def max_pool(
     name: str | None = None,
     *,
     return_indices: Literal[True],
-) -> tuple[Blob, Blob]: ...
+) -> tuple[X, X]: ...
 def max_pool(
-    x: Blob,
+    x: X,
     kernel: Numbers,
     stride: Numbers | None = None,
     pad: Border = 0,
@@ -246,7 +247,7 @@ def max_pool(
     dilation: Numbers = 1,
     name: str | None = None,
     return_indices: bool = False,
-) -> Blob | tuple[Blob, Blob]:
+) -> X | tuple[X, X]:
     """The maximum of each window of the images; the border counts as the least value there is.
 
     Args:
@@ -277,12 +278,12 @@ def max_pool(
         (1, 2, 2, 1) [ 5.  7. 13. 15.] [ 5  7 13 15]
     """
     operation = MaxPool(plain(kernel), plain(stride), plain(pad), ceil, plain(dilation), return_indices)
-    found: Blob | tuple[Blob, Blob] = apply(operation, x, name=name)
+    found: X | tuple[X, X] = apply(operation, x, name=name)
     return found
 
 
 def average_pool(
-    x: Blob,
+    x: X,
     kernel: Numbers,
     stride: Numbers | None = None,
     pad: Border = 0,
@@ -290,7 +291,7 @@ def average_pool(
     count_pad: bool = True,
     name: str | None = None,
     dilation: Numbers = 1,
-) -> Blob:
+) -> X:
     """The average of each window of the images.
 
     Args:
@@ -314,7 +315,7 @@ def average_pool(
     return blob_of(AveragePool(*how, dilation=plain(dilation)), x, name=name)
 
 
-def global_average(x: Blob, name: str | None = None) -> Blob:
+def global_average(x: X, name: str | None = None) -> X:
     """The average of each channel over the whole image.
 
     Args:
@@ -335,7 +336,7 @@ def global_average(x: Blob, name: str | None = None) -> Blob:
 
 
 @whole
-def global_max(x: Blob, name: str | None = None) -> Blob:
+def global_max(x: X, name: str | None = None) -> X:
     """The maximum of each channel over the whole image, (batch, channels): `max_pool` with one window.
 
     Args:
@@ -350,5 +351,5 @@ def global_max(x: Blob, name: str | None = None) -> Blob:
         >>> print(af.ops.global_max(x))
         [[ 3. 30.]]
     """
-    y: Blob = apply(MaxPool(check_image("global_max", "x", spec_of("global_max", "x", x))), x, name=name)
+    y: X = apply(MaxPool(check_image("global_max", "x", spec_of("global_max", "x", x))), x, name=name)
     return reshape(y, (x.shape[0], x.shape[-1]))

@@ -19,7 +19,7 @@ from actorflow.ops.indexing import INDEX, flip, line, read
 from actorflow.ops.linalg import bias as add_bias
 from actorflow.ops.linalg import inner
 from actorflow.ops.nn.activation import relu, sigmoid
-from actorflow.ops.operation import Application, Cost, Grads, Operation, apply, rank_is, same_dtype, whole
+from actorflow.ops.operation import Application, Cost, Grads, Operation, X, apply, rank_is, same_dtype, whole
 from actorflow.ops.reductions import count_nonzero
 from actorflow.ops.shaping import concat, expand_dims, reshape, split, stack
 from actorflow.spec import TensorSpec, known
@@ -413,7 +413,7 @@ def lstm_cell(
     return _lstm_step(gates if bias is None else add_bias(gates, bias), cell, peepholes, name)
 
 
-def _lstm_step(gates: Blob, cell: Blob, peepholes: Blob | None, name: str | None = None) -> tuple[Blob, Blob]:
+def _lstm_step(gates: Any, cell: Any, peepholes: Any, name: str | None = None) -> tuple[Any, Any]:
     if peepholes is None:
         hidden, cell, _ = apply(LSTMGates(), gates, cell, name=name)
         return hidden, cell
@@ -427,18 +427,18 @@ def _lstm_step(gates: Blob, cell: Blob, peepholes: Blob | None, name: str | None
 
 @whole
 def lstm(
-    x: Blob,
-    weight_x: Blob,
-    weight_h: Blob,
-    bias: Blob | None = None,
-    hidden: Blob | None = None,
-    cell: Blob | None = None,
+    x: X,
+    weight_x: X,
+    weight_h: X,
+    bias: X | None = None,
+    hidden: X | None = None,
+    cell: X | None = None,
     name: str | None = None,
     *,
-    peepholes: Blob | None = None,
-    lengths: Blob | None = None,
+    peepholes: X | None = None,
+    lengths: X | None = None,
     reverse: bool = False,
-) -> tuple[Blob, Blob, Blob]:
+) -> tuple[X, X, X]:
     """A long short-term memory over whole sequences: `lstm_cell` step by step.
 
     It is one op of any number of steps, open ones and none among them; with peepholes it is step by step. Time comes
@@ -464,7 +464,7 @@ def lstm(
     """
     if peepholes is not None:
 
-        def step(gates: Blob, hidden: Blob, cell: Blob) -> Sequence[Blob]:
+        def step(gates: Any, hidden: X, cell: X) -> Sequence[X]:
             return _lstm_step(gates + inner(hidden, weight_h), cell, peepholes)
 
         found = {"x": x.spec, "weight_h": weight_h.spec, "weight_x": weight_x.spec}
@@ -482,17 +482,17 @@ def lstm(
 
 @whole
 def rnn(
-    x: Blob,
-    weight_x: Blob,
-    weight_h: Blob,
-    bias: Blob | None = None,
-    hidden: Blob | None = None,
+    x: X,
+    weight_x: X,
+    weight_h: X,
+    bias: X | None = None,
+    hidden: X | None = None,
     *,
     activation: str = "tanh",
-    lengths: Blob | None = None,
+    lengths: X | None = None,
     reverse: bool = False,
     name: str | None = None,
-) -> tuple[Blob, Blob]:
+) -> tuple[X, X]:
     """A simple recurrent network over whole sequences: ``hidden = tanh(x @ weight_x.T + hidden @ weight_h.T + bias)``.
 
     Args:
@@ -522,18 +522,18 @@ def rnn(
 
 @whole
 def gru(
-    x: Blob,
-    weight_x: Blob,
-    weight_h: Blob,
-    bias: Blob | None = None,
-    bias_h: Blob | None = None,
-    hidden: Blob | None = None,
+    x: X,
+    weight_x: X,
+    weight_h: X,
+    bias: X | None = None,
+    bias_h: X | None = None,
+    hidden: X | None = None,
     *,
     reset_after: bool = True,
-    lengths: Blob | None = None,
+    lengths: X | None = None,
     reverse: bool = False,
     name: str | None = None,
-) -> tuple[Blob, Blob]:
+) -> tuple[X, X]:
     """Gated recurrent units over whole sequences.
 
     With thirds ``a`` of ``x @ weight_x.T + bias`` and ``h`` of ``hidden @ weight_h.T + bias_h``: sigmoids ``r`` of
@@ -568,24 +568,24 @@ def gru(
     return y, last
 
 
-def _steps(x: Blob) -> list[Blob]:
+def _steps(x: Any) -> list[Any]:
     steps = known("a step by step computation", x.shape[0])
     return [reshape(part, x.shape[1:]) for part in split(x, steps)] if steps else []
 
 
-def _affine(x: Blob, weight: Blob, bias: Blob | None) -> Blob:
+def _affine(x: X, weight: X, bias: X | None) -> Any:
     return inner(x, weight) if bias is None else add_bias(inner(x, weight), bias)
 
 
 def _sequence(
     operation: _Sequence,
-    x: Blob,
-    states: Sequence[Blob | None],
-    weights: Sequence[Blob | None],
-    lengths: Blob | None,
+    x: X,
+    states: Sequence[X | None],
+    weights: Sequence[X | None],
+    lengths: X | None,
     reverse: bool,
     name: str | None,
-) -> tuple[Blob, ...]:
+) -> tuple[X, ...]:
     """The hidden state after each step, and the last states; states and biases that are None are 0.
 
     Sequences that end before others are computed to the end. What comes behind is not taken, and backwards each begins
@@ -606,7 +606,7 @@ def _sequence(
     count = count_nonzero(runs, 0)
     back = where(runs, count - 1 - steps, steps)
 
-    def at(values: Blob, steps: Blob) -> Blob:
+    def at(values: X, steps: Any) -> X:
         return read(values, (INDEX, INDEX), [steps, rows])
 
     y, *more = apply(operation, at(x, back) if reverse else x, *first, *given, name=name)
@@ -619,14 +619,14 @@ def _sequence(
 
 @whole
 def scan(
-    cell: Callable[..., Sequence[Blob]],
-    x: Blob,
-    states: Sequence[Blob],
+    cell: Callable[..., Sequence[X]],
+    x: X,
+    states: Sequence[X],
     *,
-    lengths: Blob | None = None,
+    lengths: X | None = None,
     reverse: bool = False,
     name: str | None = None,
-) -> tuple[Blob, ...]:
+) -> tuple[X, ...]:
     """A cell step by step: ``states = cell(x[t], *states)``, each step in ops of its own.
 
     Args:
@@ -653,10 +653,11 @@ def scan(
     """
     order = range(known("scan", x.shape[0]))[:: -1 if reverse else 1]
     steps, found = _steps(x), {}
+    counts: Any = lengths
     for t in order:
-        new = cell(steps[t], *states)
-        if lengths is not None:
-            runs = [reshape(lengths > t, (-1, *[1] * (len(state.shape) - 1))) for state in new]
+        new: Sequence[Any] = cell(steps[t], *states)
+        if counts is not None:
+            runs = [reshape(counts > t, (-1, *[1] * (len(state.shape) - 1))) for state in new]
             found[t] = where(runs[0], new[0], 0.0)
             new = [where(*given) for given in zip(runs, new, states, strict=True)]
         states = new

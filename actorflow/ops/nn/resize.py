@@ -21,6 +21,7 @@ from actorflow.ops.operation import (
     Cost,
     Grads,
     Operation,
+    X,
     apply,
     axis_from_front,
     same_dtype,
@@ -144,7 +145,7 @@ class ResizeDown(Operation):
 
 @whole
 def resize(
-    x: Blob,
+    x: X,
     size: Numbers | None = None,
     scale: float | Sequence[float] | None = None,
     mode: ResizeMode = "linear",
@@ -152,7 +153,7 @@ def resize(
     rounding: Rounding = "round_prefer_floor",
     cubic: float = -0.75,
     name: str | None = None,
-) -> Blob:
+) -> X:
     """Images of another size, interpolated along each spatial axis; elements beyond the border are the outermost ones.
 
     Element ``i`` of the result lies in ``x``, whose axis has ``n`` elements, at

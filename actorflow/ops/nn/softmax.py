@@ -11,7 +11,7 @@ from actorflow.errors import ShapeError
 from actorflow.ops import reductions
 from actorflow.ops.composition import composed_gradient
 from actorflow.ops.elementwise import exp
-from actorflow.ops.operation import Application, Grads, Operation, apply, blob_of, same_dtype
+from actorflow.ops.operation import Application, Grads, Operation, X, apply, blob_of, same_dtype
 from actorflow.spec import TensorSpec
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class LogSoftmax(_Softmax):
         return [g - exp(y) * reductions.sum(g, self.axis, keepdims=True)]
 
 
-def softmax(x: Blob, axis: int = -1, name: str | None = None) -> Blob:
+def softmax(x: X, axis: int = -1, name: str | None = None) -> X:
     """Probabilities along an axis: ``y = exp(x) / sum(exp(x))``, computed without overflow.
 
     Args:
@@ -89,7 +89,7 @@ def softmax(x: Blob, axis: int = -1, name: str | None = None) -> Blob:
     return blob_of(Softmax(axis), x, name=name)
 
 
-def log_softmax(x: Blob, axis: int = -1, name: str | None = None) -> Blob:
+def log_softmax(x: X, axis: int = -1, name: str | None = None) -> X:
     """Logarithms of probabilities along an axis: ``y = x - log(sum(exp(x)))``, computed without overflow.
 
     Arguments, result and errors: those of `softmax`.
