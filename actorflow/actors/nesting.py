@@ -22,6 +22,8 @@ from actorflow.errors import GraphError
 
 #: Runs inside each other, each awaited by a function of the one before.
 MOST_NESTED = 50
+#: Turns of the loop that a cancellation takes from call to call, at most: of what asyncio has to await, or one of ours.
+_TURNS_EACH = 4
 
 
 def check_turns(
@@ -69,6 +71,16 @@ def check_turns(
             what = f"call op {op.what!r}: frames come there in order, and {why}"
             raise _refusal(graph, frame, caller, what)
     return outer[0]
+
+
+def turns_to_wait() -> int:
+    """Turns of the loop before a run may start, as a call around it has stopped: its cancellation comes before that.
+
+    It goes from call to call, a few turns each, and runs that start meanwhile would have it run after them for ever.
+    Code that tidies up in a call that has stopped itself need not wait.
+    """
+    stopped = [frame.halted for frame, caller in callers() if _has_begun(frame, caller)]
+    return _TURNS_EACH * len(stopped) if any(stopped) and not stopped[0] else 0
 
 
 def _under_way(graph: str) -> list[Call]:

@@ -38,14 +38,12 @@ class InnerFrame(Frame):
         op: Whose call it is a part of.
         parent: The frame of that.
         call: That call.
-        item: Number of the item that it computes, where the op emits some.
     """
 
     part: Part
     op: BodyActor
     parent: Frame
     call: _Call
-    item = 0
     #: As of what a lane has to do.
     argument, begun, runs = None, True, True
 
