@@ -1244,6 +1244,27 @@ cdef inline bint fits(object value, object dtype, tuple shape) noexcept:
     return True
 
 
+def fetch(Frame frame not None, tuple blobs not None, tuple copied not None):
+    cdef list values = frame.values, found = PyList_New(PyTuple_GET_SIZE(blobs))
+    cdef Py_ssize_t i
+    cdef Blob blob
+    for i in range(PyTuple_GET_SIZE(blobs)):
+        blob = blobs[i]
+        found_here = values[blob.slot] if blob.slot < PyList_GET_SIZE(values) else None
+        Py_INCREF(found_here)
+        PyList_SET_ITEM(found, i, found_here)
+    frame.values, found_here = [], None
+    values.clear()
+    for i in copied:
+        if type(<object>PyList_GET_ITEM(found, i)) is np.ndarray:
+            made = np.PyArray_NewCopy(<np.ndarray>PyList_GET_ITEM(found, i), np.NPY_CORDER)
+        else:
+            made = (<object>PyList_GET_ITEM(found, i)).copy()
+        (<Blob>PyTuple_GET_ITEM(blobs, i)).give_back_from(found, i)
+        put(found, i, made)
+    return found
+
+
 def fill(list values, feeds, dict sources, Py_ssize_t count, missing):
     cdef tuple source
     if type(feeds) is not dict or PyDict_Size(feeds) != count:

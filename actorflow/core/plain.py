@@ -718,7 +718,7 @@ class Stack:
 
 
 class Emitter(Repeater):
-    """Has frames begin, each on the next item of an iterator and some at a time, and takes what they make in that order.
+    """Has frames begin, each on the next item of an iterator, some at a time, and takes what they make in that order.
 
     Args:
         owner: The frame that this is work of.
@@ -746,7 +746,18 @@ class Emitter(Repeater):
     """
 
     __slots__ = (
-        *("_dtype", "_in_flight", "_inline_ns", "_last_ns", "_shape", "_slot", "begin_with", "context", "done", "frames"),
+        *(
+            "_dtype",
+            "_in_flight",
+            "_inline_ns",
+            "_last_ns",
+            "_shape",
+            "_slot",
+            "begin_with",
+            "context",
+            "done",
+            "frames",
+        ),
         *("hands_on", "idle", "is_exhausted", "is_pulling", "is_stopped", "items", "iterator", "joins", "pull_ns"),
         "recycled",
     )
@@ -911,6 +922,25 @@ def release(blobs: Iterable[Blob], frame: Any) -> None:
                 blob.drop(frame)
             else:  # as `drop` would, at half the price
                 values[blob.slot] = None
+
+
+def fetch(frame: Any, blobs: Sequence[Blob], copied: Sequence[int]) -> list[Any]:
+    """Take the values of some blobs out of a frame that has ended, and forget the others.
+
+    Args:
+        frame: The frame.
+        blobs: What is wanted.
+        copied: Positions of those that are copied; their buffers go back.
+    """
+    values, frame.values = frame.values, []
+    found = [values[blob.slot] for blob in blobs]
+    values.clear()
+    for i in copied:
+        buffer, bucket = found[i], blobs[i].bucket
+        found[i] = buffer.copy()
+        if bucket is not None and getrefcount(buffer) == UNSHARED:
+            bucket.give_back(buffer)
+    return found
 
 
 def fill(

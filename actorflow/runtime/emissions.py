@@ -102,7 +102,8 @@ class EmissionCall(InnerWork, Emitter):
     def __init__(self, op: EmitActor, parent: Frame) -> None:
         part = op.part
         numbered = partial(number_of, parent, part) if part.is_random else None
-        super().__init__(parent, op.in_flight, op.pull_inline_ns, *op.into, part.guards, numbered)
+        inline_ns = -1 if op.attempts is not None else INLINE_NS
+        super().__init__(parent, op.in_flight, inline_ns, *op.into, part.guards, numbered)
         self.op = op
         self.parent = parent
         self.begun_ns = clock_ns()
@@ -197,12 +198,15 @@ class EmissionCall(InnerWork, Emitter):
             self.failed(error)
         self.advance()
 
+    def _goes_on(self) -> bool:
+        return not (self.is_stopped or self.is_exhausted)
+
     async def _emit(self) -> None:
         """Run an async generator; it is closed when the call is stopped."""
         generator, dispatcher, attempts = self.generator, self.parent.start.dispatcher, self.op.attempts
         is_dropped, begun_ns = False, clock_ns()
         try:
-            while not (self.is_stopped or self.is_exhausted):
+            while self._goes_on():
                 if clock_ns() - begun_ns > _SLICE_NS:  # it may never wait: others have their turn
                     await asyncio.sleep(0)
                     begun_ns = clock_ns()
@@ -219,7 +223,7 @@ class EmissionCall(InnerWork, Emitter):
                     return
                 if attempts is not None and (late := attempts.end(self.parent, None)) is not None:
                     raise late
-                if self.is_stopped or self.is_exhausted:
+                if not self._goes_on():
                     return
                 self.give(item)
                 if dispatcher.ready:  # what is short is computed now, and not in the loop's next turn
@@ -235,7 +239,7 @@ class EmissionCall(InnerWork, Emitter):
 
     def _emitted(self, task: asyncio.Task[None]) -> None:
         """An async generator has ended, or was closed."""
-        was_told = self.is_stopped or self.is_exhausted
+        was_told = not self._goes_on()
         self.task = self.generator = None
         self.is_exhausted = True
         error = ended_with(task)
@@ -413,11 +417,6 @@ class EmitActor(BodyActor):
         if len(items) == 1 and not items[0].is_object:
             slot = self.item_slots[0]
             self.into = -1 if slot is None else slot, items[0].dtype, items[0].shape
-
-    @property
-    def pull_inline_ns(self) -> int:
-        """Longest expected time of an item that is asked for on the loop; less than 0 where none is."""
-        return -1 if self.attempts is not None else INLINE_NS
 
     def begin(self, frame: Frame) -> int:
         if frame.monitor is not None:
