@@ -14,10 +14,10 @@ from asyncio import Task
 from collections.abc import Collection, Iterable
 
 from actorflow.actors.blob import VariableUse
-from actorflow.actors.frame import Frame, InnerWork
+from actorflow.actors.frame import Frame
 from actorflow.actors.op import OpActor
 from actorflow.actors.task import Call, callers, within
-from actorflow.core import Turnstile
+from actorflow.core import Emitter, Turnstile
 from actorflow.errors import GraphError
 
 #: Runs inside each other, each awaited by a function of the one before.
@@ -133,7 +133,7 @@ def _stuck(
 def _has_begun(frame: Frame, caller: OpActor) -> bool:
     """Return whether a call of an async function is under way."""
     work = frame.outstanding.get(caller)
-    return isinstance(work, InnerWork) or (isinstance(work, Task) and not work.done())
+    return isinstance(work, Emitter) or (isinstance(work, Task) and not work.done())
 
 
 def _followers(caller: OpActor) -> dict[OpActor, None]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from actorflow.actors.frame import RUNNING, Frame, InnerWork
+from actorflow.actors.frame import RUNNING, Frame
 from actorflow.actors.op import INLINE_NS, OpActor, Wiring, checked
 from actorflow.actors.task import within
 from actorflow.core import FOREVER_NS, Emitter, Stack, Turnstile, clock_ns, release
@@ -76,7 +76,7 @@ class _List:
         return self._values if self._fn is None else self._fn(self._values)
 
 
-class EmissionCall(InnerWork, Emitter):
+class EmissionCall(Emitter):
     """A call of an op that emits, as work of its frame.
 
     Attributes:
@@ -122,14 +122,17 @@ class EmissionCall(InnerWork, Emitter):
 
     @property
     def at_work(self) -> list[tuple[OpActor, Any]]:
+        """As of a frame, of those of the items."""
         return [found for frame in [*self.frames] for found in frame.at_work]
 
     @property
     def position(self) -> tuple[Any, ...]:
+        """As of a frame."""
         return self.steps, [frame.position for frame in [*self.frames]]
 
     @property
     def tasks(self) -> set[asyncio.Task[Any]]:
+        """As of a frame."""
         own = set() if self.task is None else {self.task}
         return own.union(*[frame.tasks for frame in self.frames])
 

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Protocol
+from typing import Any
 
 from actorflow.actors.frame import Frame
 from actorflow.core import clock_ns
 from actorflow.loop import waits
-
-
-class Resting(Protocol):
-    """A call that waits until a result has been taken; firing it has it go on."""
-
-    parent: Frame
-
-    def fire(self, frame: Frame) -> int:
-        """Go on."""
-
 
 #: Results of items that follow each other within so many nanoseconds come in bursts, of so many at most: to wait for
 #: each of them would take longer than to compute it.
@@ -41,7 +31,7 @@ class Items:
         self.results: deque[Any] = deque()
         self.room = self.least = 1
         self._last_ns = self._count = 0  # when there was none the last time, and how many have come since
-        self.resting: Resting | None = None
+        self.resting: Any = None
         self._waiter: asyncio.Future[None] | None = None
         self._is_nudged = False
 
