@@ -23,9 +23,10 @@ class Items:
         room: Most items that are computed, or whose results wait.
         least: What that is where results are not quick to come.
         resting: The emission that goes on when one has been taken.
+        is_nudged: Whether `go_on_soon` has been called, and the loop has not had its turn.
     """
 
-    __slots__ = ("_count", "_is_nudged", "_last_ns", "_waiter", "least", "resting", "results", "room")
+    __slots__ = ("_count", "_last_ns", "_waiter", "is_nudged", "least", "resting", "results", "room")
 
     def __init__(self) -> None:
         self.results: deque[Any] = deque()
@@ -33,7 +34,7 @@ class Items:
         self._last_ns = self._count = 0  # when there was none the last time, and how many have come since
         self.resting: Any = None
         self._waiter: asyncio.Future[None] | None = None
-        self._is_nudged = False
+        self.is_nudged = False
 
     def put(self, result: Any) -> None:
         """Add a result."""
@@ -69,12 +70,11 @@ class Items:
 
     def go_on_soon(self, frame: Frame) -> None:
         """Have the op go on while the caller is busy with a result that it has taken."""
-        if not self._is_nudged:
-            self._is_nudged = True
-            frame.loop.call_soon(frame.guarded, self._nudge, frame)
+        self.is_nudged = True
+        frame.loop.call_soon(frame.guarded, self._nudge, frame)
 
     def _nudge(self, frame: Frame) -> None:
-        self._is_nudged = False
+        self.is_nudged = False
         if self.resting is not None:
             self._go_on()
             frame.wake()
