@@ -122,27 +122,6 @@ class FrameStart(core.Start):
 _NONE: Any = MappingProxyType({})
 
 
-class InnerWork:
-    """Base of work of an op that is several frames inside of that of the op, and perhaps a task."""
-
-    __slots__ = ()
-
-    @property
-    def at_work(self) -> list[tuple[OpActor, Any]]:
-        """As of a frame."""
-        raise NotImplementedError
-
-    @property
-    def position(self) -> tuple[Any, ...]:
-        """As of a frame."""
-        raise NotImplementedError
-
-    @property
-    def tasks(self) -> set[asyncio.Task[Any]]:
-        """As of a frame."""
-        raise NotImplementedError
-
-
 class Frame(core.Frame):
     """All state of one run.
 
@@ -237,7 +216,7 @@ class Frame(core.Frame):
         for actor, work in [*self.outstanding.items()]:  # lanes' threads may note others meanwhile
             shift = None if isinstance(work, asyncio.Task) else work.argument
             found.append((shift.at if isinstance(shift, core.Shift) else actor, work))
-            if isinstance(work, Frame | InnerWork):
+            if isinstance(work, _INSIDE):
                 found += work.at_work
         return found
 
@@ -246,7 +225,7 @@ class Frame(core.Frame):
         """How far it has come: another value if it has come further, or a frame that one of its ops awaits has."""
         inside: list[Any] = []
         for actor, work in [*self.outstanding.items()]:
-            inside += [work] if isinstance(work, Frame | InnerWork) else actor.inside(self)
+            inside += [work] if isinstance(work, _INSIDE) else actor.inside(self)
         return self.open, self.pending, [each.position for each in inside]
 
     def fail(self, actor: OpActor | None, error: BaseException) -> None:
@@ -369,7 +348,7 @@ class Frame(core.Frame):
         for work in self.outstanding.values():
             if isinstance(work, asyncio.Task):
                 found.add(work)
-            elif isinstance(work, Frame | InnerWork):
+            elif isinstance(work, _INSIDE):
                 found |= work.tasks
         return found
 
@@ -446,6 +425,10 @@ class Frame(core.Frame):
         ended = self._ended
         if ended is not None and waits(ended):  # a cancelled `run` has cancelled it
             ended.set_result(None)
+
+
+#: Work of an op that is frames inside of that of the op.
+_INSIDE: Any = Frame, core.Emitter
 
 
 def _trim(error: BaseException) -> None:

@@ -14,14 +14,16 @@ from asyncio import Task
 from collections.abc import Collection, Iterable
 
 from actorflow.actors.blob import VariableUse
-from actorflow.actors.frame import Frame, InnerWork
+from actorflow.actors.frame import Frame
 from actorflow.actors.op import OpActor
 from actorflow.actors.task import Call, callers, within
-from actorflow.core import Turnstile
+from actorflow.core import Emitter, Turnstile
 from actorflow.errors import GraphError
 
 #: Runs inside each other, each awaited by a function of the one before.
 MOST_NESTED = 50
+#: Turns of the loop that a cancellation takes from call to call, at most: of what asyncio has to await, or one of ours.
+_TURNS_EACH = 4
 
 
 def check_turns(
@@ -69,6 +71,16 @@ def check_turns(
             what = f"call op {op.what!r}: frames come there in order, and {why}"
             raise _refusal(graph, frame, caller, what)
     return outer[0]
+
+
+def turns_to_wait() -> int:
+    """Turns of the loop before a run may start, as a call around it has stopped: its cancellation comes before that.
+
+    It goes from call to call, a few turns each, and runs that start meanwhile would have it run after them for ever.
+    Code that tidies up in a call that has stopped itself need not wait.
+    """
+    stopped = [frame.halted for frame, caller in callers() if _has_begun(frame, caller)]
+    return _TURNS_EACH * len(stopped) if any(stopped) and not stopped[0] else 0
 
 
 def _under_way(graph: str) -> list[Call]:
@@ -121,7 +133,7 @@ def _stuck(
 def _has_begun(frame: Frame, caller: OpActor) -> bool:
     """Return whether a call of an async function is under way."""
     work = frame.outstanding.get(caller)
-    return isinstance(work, InnerWork) or (isinstance(work, Task) and not work.done())
+    return isinstance(work, Emitter) or (isinstance(work, Task) and not work.done())
 
 
 def _followers(caller: OpActor) -> dict[OpActor, None]:

@@ -346,7 +346,8 @@ cdef class Frame:
     cdef public object context
     cdef public object state
     cdef public bint halted, has_ended, ends_quietly
-    cdef public Cycle cycle
+    cdef public Repeater cycle
+    cdef public int64_t item
     cdef public dict fences
     cdef public dict outstanding
 
@@ -433,7 +434,7 @@ cdef class Frame:
         self.open -= 1
         if self.open or self.halted:
             return 0
-        if self.cycle is not None and not PyDict_Size(self.outstanding) and self.cycle.turn(self):
+        if self.cycle is not None and not PyDict_Size(self.outstanding) and self.cycle.turned(self):
             return 0
         if not self.ends_quietly or PyDict_Size(self.outstanding):
             self.finish()
@@ -448,26 +449,40 @@ cdef class Frame:
             self.start._is_dirty[node_id] = 1
 
 
-cdef class Cycle:
-    cdef readonly int64_t steps
+cdef class Repeater:
+    cdef public int64_t steps
+    cdef Frame _owner
+    cdef object _numbered
+    cdef bint _guards
+
+    def __init__(self, Frame owner not None, guards, numbered):
+        self._owner, self._guards, self._numbered = owner, guards, numbered
+
+    def turn(self, Frame frame not None):
+        return self.turned(frame)
+
+    cdef bint turned(self, Frame frame) except -1:
+        raise NotImplementedError
+
+
+cdef class Cycle(Repeater):
     cdef readonly list carried
     cdef readonly object error
-    cdef Frame _owner
     cdef Frame _frame
     cdef list _begin, _scanned, _taken, _kept
     cdef tuple _into, _made
-    cdef object _numbered
     cdef int64_t _length
-    cdef bint _tests, _is_backward, _guards
+    cdef bint _tests, _is_backward
 
     def __init__(
         self, Frame owner not None, list begin not None, list carried not None, into, made, length, *, tests=False,
         is_backward=False, guards=False, scanned=(), taken=(), kept=(), numbered=None,
     ):
         cdef Blob blob
-        self._owner, self._begin, self.carried, self._length = owner, begin, carried, length
-        self._into, self._made, self._numbered = tuple(into), tuple(made), numbered
-        self._tests, self._is_backward, self._guards = tests, is_backward, guards
+        Repeater.__init__(self, owner, guards, numbered)
+        self._begin, self.carried, self._length = begin, carried, length
+        self._into, self._made = tuple(into), tuple(made)
+        self._tests, self._is_backward = tests, is_backward
         self._scanned, self._taken, self._kept = list(scanned), list(taken), list(kept)
         if len(self._into) != len(carried) or len(self._made) < len(carried) + self._tests:
             raise ValueError("there are not as many slots as values")
@@ -482,7 +497,7 @@ cdef class Cycle:
     cpdef bint begin(self, Frame frame, int64_t number) except -1:
         self._frame = frame
         frame.values = self._begin.copy()
-        return self.begin_at(frame, number) or self.turn(frame)
+        return self.begin_at(frame, number) or self.turned(frame)
 
     cdef bint begin_at(self, Frame frame, int64_t number) except -1:
         """Have it begin, on values that are as those that it begins with."""
@@ -503,7 +518,7 @@ cdef class Cycle:
     cdef inline int64_t entry(self) noexcept:
         return self._length - 1 - self.steps if self._is_backward else self.steps
 
-    cpdef bint turn(self, Frame frame) except -1:
+    cdef bint turned(self, Frame frame) except -1:
         cdef int64_t begun_ns = 0
         cdef Py_ssize_t turns = 0
         try:
@@ -524,7 +539,7 @@ cdef class Cycle:
         return False
 
     def fire(self, owner):
-        if not self.turn(self._frame):
+        if not self.turned(self._frame):
             self._frame.finish()
         return clock_ns()
 
@@ -564,6 +579,188 @@ cdef class Cycle:
             else:
                 put(outputs, i, None)
         return goes_on and self.steps != self._length
+
+
+cdef class Stack:
+    cdef public object array
+    cdef public int64_t count
+
+    def __init__(self, array):
+        self.array = array
+
+    def grow(self):
+        raise NotImplementedError
+
+    def add(self, value):
+        self.set_next(value)
+
+    cdef int set_next(self, object value) except -1:
+        if self.count == len(self.array):
+            self.grow()
+        set_entry(self.array, self.count, value)
+        self.count += 1
+        return 0
+
+
+cdef class Emitter(Repeater):
+    cdef public list begin_with, frames, idle, joins
+    cdef public tuple recycled
+    cdef public object context, iterator, items
+    cdef public bint hands_on, is_pulling, is_exhausted, is_stopped, done
+    cdef public int64_t pull_ns
+    cdef int64_t _last_ns, _inline_ns, _in_flight
+    cdef Py_ssize_t _slot
+    cdef object _dtype
+    cdef tuple _shape
+
+    def __init__(self, Frame owner not None, in_flight, inline_ns, into, dtype, shape, guards, numbered):
+        Repeater.__init__(self, owner, guards, numbered)
+        self._in_flight, self._inline_ns = in_flight, inline_ns
+        self._slot, self._dtype, self._shape = into, dtype, shape
+        self.begin_with, self.frames, self.idle, self.joins, self.recycled = [], [], [], [], ()
+        self.pull_ns = self._last_ns = FOREVER_NS
+
+    def make(self):
+        raise NotImplementedError
+
+    def ask(self):
+        raise NotImplementedError
+
+    def enter(self, item, values):
+        raise NotImplementedError
+
+    def put(self, frame):
+        raise NotImplementedError
+
+    def failed(self, error):
+        raise NotImplementedError
+
+    def conclude(self):
+        raise NotImplementedError
+
+    cdef bint turned(self, Frame frame) except -1:
+        if self.is_stopped or self._owner.halted:
+            return False
+        frame.state, frame.halted, frame.has_ended = finished, True, True
+        self.go_on()
+        return True
+
+    def fire(self, owner):
+        self.go_on()
+        return clock_ns()
+
+    def advance(self):
+        self.go_on()
+
+    def pulled(self, int64_t elapsed_ns):
+        self.time(elapsed_ns)
+
+    cdef inline void time(self, int64_t elapsed_ns) noexcept:
+        self.pull_ns = elapsed_ns if elapsed_ns < self._last_ns else self._last_ns
+        self._last_ns = elapsed_ns
+
+    def has_room(self):
+        return self.is_free()
+
+    cdef bint is_free(self) except -1:
+        cdef Py_ssize_t count = PyList_GET_SIZE(self.frames)
+        if count >= self._in_flight or self.is_pulling or self.is_exhausted or self.is_stopped:
+            return False
+        if self.items is not None and count + len(self.items.results) >= self.items.room:
+            self.items.resting = self
+            return False
+        return True
+
+    cdef int go_on(self) except -1:
+        if self.done:
+            return 0
+        try:
+            self.proceed()
+        except BaseException as error:
+            self.failed(error)
+        if PyList_GET_SIZE(self.frames) or self.is_pulling or not (self.is_stopped or self.is_exhausted):
+            if self._owner.ready._actor is None:
+                self._owner.wake()
+        elif not self.done:
+            self.conclude()
+        return 0
+
+    cdef int proceed(self) except -1:
+        cdef int64_t begun_ns = 0, before_ns
+        cdef object item
+        while True:
+            while PyList_GET_SIZE(self.frames) and (<Frame?>self.frames[0]).has_ended and not self.is_stopped:
+                self.take(self.frames.pop(0))
+            if not self.is_free():
+                return 0
+            if self.iterator is None or self.pull_ns > self._inline_ns:
+                self.ask()
+                return 0
+            before_ns = clock_ns()
+            begun_ns = begun_ns or before_ns
+            if before_ns - begun_ns > PATIENCE_NS:
+                self._owner.ready.push(self, self._owner)
+                return 0
+            self.is_pulling = True
+            PyContext_Enter(self.context)
+            try:
+                item = next(self.iterator, self)
+            finally:
+                PyContext_Exit(self.context)
+                self.is_pulling = False
+            if item is self:
+                self.is_exhausted, self.iterator = True, None
+                continue
+            self.time(clock_ns() - before_ns)
+            self.begin_on(item)
+            item = None
+
+    def give(self, item):
+        self.begin_on(item)
+
+    cdef int begin_on(self, object item) except -1:
+        cdef list values = self.begin_with.copy()
+        cdef Frame frame
+        cdef int64_t number
+        if self._dtype is not None and fits(item, self._dtype, self._shape):
+            if self._slot >= 0:
+                put(values, self._place(self._slot), shown(item) if self._guards else item)
+        else:
+            self.enter(item, values)
+        number = self._owner.number if self._numbered is None else self._numbered(self.steps)
+        frame = self.idle.pop() if PyList_GET_SIZE(self.idle) else self.make()
+        frame.item = self.steps
+        self.steps += 1
+        self.frames.append(frame)
+        frame.begin_again(number, values)
+        return 0
+
+    cdef Py_ssize_t _place(self, Py_ssize_t slot) except -1:
+        if not 0 <= slot < PyList_GET_SIZE(self.begin_with):
+            raise IndexError(slot)
+        return slot
+
+    cdef int take(self, Frame frame) except -1:
+        cdef Blob blob
+        cdef Py_ssize_t slot
+        if PyList_GET_SIZE(frame.values) != PyList_GET_SIZE(self.begin_with):
+            raise ValueError("the frame has other values")
+        for join, slot in self.joins:
+            value = <object>PyList_GET_ITEM(frame.values, self._place(slot))
+            if isinstance(join, Stack):
+                (<Stack>join).set_next(value)
+            else:
+                join(value)
+        value = None
+        if self.hands_on:
+            self.put(frame)
+        else:
+            for blob in self.recycled:
+                self._place(blob.slot)
+                blob.give_back(frame.values)
+        frame.values = []
+        self.idle.append(frame)
+        return 0
 
 
 cdef inline bint truth(object value) except -1:
@@ -1052,6 +1249,27 @@ cdef inline bint fits(object value, object dtype, tuple shape) noexcept:
         if np.PyArray_DIM(array, <int>i) != <Py_ssize_t>(<object>PyTuple_GET_ITEM(shape, i)):
             return False
     return True
+
+
+def fetch(Frame frame not None, tuple blobs not None, tuple copied not None):
+    cdef list values = frame.values, found = PyList_New(PyTuple_GET_SIZE(blobs))
+    cdef Py_ssize_t i
+    cdef Blob blob
+    for i in range(PyTuple_GET_SIZE(blobs)):
+        blob = blobs[i]
+        found_here = values[blob.slot] if blob.slot < PyList_GET_SIZE(values) else None
+        Py_INCREF(found_here)
+        PyList_SET_ITEM(found, i, found_here)
+    frame.values, found_here = [], None
+    values.clear()
+    for i in copied:
+        if type(<object>PyList_GET_ITEM(found, i)) is np.ndarray:
+            made = np.PyArray_NewCopy(<np.ndarray>PyList_GET_ITEM(found, i), np.NPY_CORDER)
+        else:
+            made = (<object>PyList_GET_ITEM(found, i)).copy()
+        (<Blob>PyTuple_GET_ITEM(blobs, i)).give_back_from(found, i)
+        put(found, i, made)
+    return found
 
 
 def fill(list values, feeds, dict sources, Py_ssize_t count, missing):

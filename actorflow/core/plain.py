@@ -383,6 +383,7 @@ class Frame:
         ends_quietly: Whether nobody has to be told of its end when that comes, and nothing is to be done then.
         cycle: Has it begin once more when it has ended; None for most.
         fences: Fences that have not passed and came with the messages to an op.
+        item: Number of the item that it has begun on, if an `Emitter` had it begin.
         outstanding: Work on a lane, or tasks, by the op that it has begun with, whose end the loop has not seen.
     """
 
@@ -397,6 +398,7 @@ class Frame:
         "fences",
         "halted",
         "has_ended",
+        "item",
         "monitor",
         "number",
         "open",
@@ -432,7 +434,8 @@ class Frame:
         self.state = _RUNNING
         self.halted = self.has_ended = False
         self.ends_quietly = start.ends_quietly
-        self.cycle: Cycle | None = None
+        self.cycle: Repeater | None = None
+        self.item = 0
         self.fences: dict[Any, list[Any]] = {}
         self.outstanding: dict[Any, Any] = {}
 
@@ -519,7 +522,27 @@ class Frame:
         raise NotImplementedError
 
 
-class Cycle:
+class Repeater:
+    """Is told when a frame has ended well, and may have it begin once more.
+
+    Attributes:
+        steps: How often that was.
+    """
+
+    __slots__ = ("_guards", "_numbered", "_owner", "steps")
+
+    def __init__(self, owner: Any, guards: bool, numbered: Callable[[int], int] | None) -> None:
+        self._owner = owner
+        self._guards = guards
+        self._numbered = numbered
+        self.steps = 0
+
+    def turn(self, frame: Any) -> bool:
+        """The frame has ended well; returns whether more follows, so that nobody is to be told of its end."""
+        raise NotImplementedError
+
+
+class Cycle(Repeater):
     """Has a frame begin again and again, each time on what it has made before and on the next entries of arrays.
 
     Args:
@@ -547,20 +570,16 @@ class Cycle:
     __slots__ = (
         "_begin",
         "_frame",
-        "_guards",
         "_into",
         "_is_backward",
         "_kept",
         "_length",
         "_made",
-        "_numbered",
-        "_owner",
         "_scanned",
         "_taken",
         "_tests",
         "carried",
         "error",
-        "steps",
     )
 
     def __init__(
@@ -580,7 +599,7 @@ class Cycle:
         kept: Sequence[tuple[Any, int]] = (),
         numbered: Callable[[int], int] | None = None,
     ) -> None:
-        self._owner = owner
+        super().__init__(owner, guards, numbered)
         self._begin = begin
         self.carried = carried
         self._into = into
@@ -588,13 +607,10 @@ class Cycle:
         self._length = length
         self._tests = tests
         self._is_backward = is_backward
-        self._guards = guards
         self._scanned = scanned
         self._taken = taken
         self._kept = kept
-        self._numbered = numbered
         self._frame: Any = None
-        self.steps = 0
         self.error: BaseException | None = None
 
     @property
@@ -620,7 +636,7 @@ class Cycle:
         return begun
 
     def turn(self, frame: Any) -> bool:
-        """The frame has ended well: take what it has made, and have it begin once more unless that was the last time.
+        """Take what it has made, and have it begin once more unless that was the last time.
 
         Returns:
             Whether it has begun, or will when the loop has had its turn; else all is done, or has failed.
@@ -672,6 +688,224 @@ class Cycle:
         return goes_on and self.steps != self._length
 
 
+class Stack:
+    """An array that is filled with an entry for each value.
+
+    Args:
+        array: The array, of at least one axis.
+
+    Attributes:
+        array: What it is now.
+        count: Number of its entries that have been set.
+    """
+
+    __slots__ = ("array", "count")
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.count = 0
+
+    def grow(self) -> None:
+        """Make the array longer, as there is a value that has no place in it."""
+        raise NotImplementedError
+
+    def add(self, value: Any) -> None:
+        """Set the next entry."""
+        if self.count == len(self.array):
+            self.grow()
+        self.array[self.count, ...] = value
+        self.count += 1
+
+
+class Emitter(Repeater):
+    """Has frames begin, each on the next item of an iterator, some at a time, and takes what they make in that order.
+
+    Args:
+        owner: The frame that this is work of.
+        in_flight: Number of frames that may run at once.
+        inline_ns: Longest expected time of the iterator for an item that is asked for on the loop's thread.
+        into: Slot that an item goes to as it is, if it is an array of this dtype and shape; negative if none does.
+        dtype, shape: See ``into``; None where all items are to be looked at.
+        guards, numbered: As of a `Cycle`.
+
+    Attributes:
+        begin_with: Values that each frame begins with, but for the item.
+        context: In which the iterator runs.
+        iterator: What gives items; None where it has ended, or `ask` asks for them.
+        frames: Those that have begun and were not taken, in the order of their items.
+        idle: Those that have been taken.
+        joins: What takes a value of each frame, a `Stack` or a function, and the slot of the value.
+        recycled: Blobs whose buffers go back when all has been taken.
+        items: Where results of frames go, in whose `room` these have to fit; None where they are joined.
+        hands_on: Whether `put` takes what a frame makes.
+        pull_ns: Expected time of the iterator for an item, as `Op.cost_ns`.
+        is_pulling: Whether it runs now.
+        is_exhausted: Whether no further item will come.
+        is_stopped: Whether nothing further is to be done.
+        done: Whether it has ended.
+    """
+
+    __slots__ = (
+        *(
+            "_dtype",
+            "_in_flight",
+            "_inline_ns",
+            "_last_ns",
+            "_shape",
+            "_slot",
+            "begin_with",
+            "context",
+            "done",
+            "frames",
+        ),
+        *("hands_on", "idle", "is_exhausted", "is_pulling", "is_stopped", "items", "iterator", "joins", "pull_ns"),
+        "recycled",
+    )
+
+    def __init__(
+        self,
+        owner: Any,
+        in_flight: int,
+        inline_ns: int,
+        into: int,
+        dtype: Any,
+        shape: Any,
+        guards: bool,
+        numbered: Callable[[int], int] | None,
+    ) -> None:
+        super().__init__(owner, guards, numbered)
+        self._in_flight, self._inline_ns = in_flight, inline_ns
+        self._slot, self._dtype, self._shape = into, dtype, shape
+        self.begin_with: list[Any] = []
+        self.context: Any = None
+        self.iterator: Any = None
+        self.frames: list[Any] = []
+        self.idle: list[Any] = []
+        self.joins: list[tuple[Any, int]] = []
+        self.recycled: tuple[Blob, ...] = ()
+        self.items: Any = None
+        self.pull_ns = self._last_ns = FOREVER_NS
+        self.hands_on = self.is_pulling = self.is_exhausted = self.is_stopped = self.done = False
+
+    def make(self) -> Any:
+        """A frame that has not begun."""
+        raise NotImplementedError
+
+    def ask(self) -> None:
+        """Have an item come that takes longer, or that is not to be had from the iterator."""
+        raise NotImplementedError
+
+    def enter(self, item: Any, values: list[Any]) -> None:
+        """Put what is no array of the right type into the values that a frame begins with."""
+        raise NotImplementedError
+
+    def put(self, frame: Any) -> None:
+        """Take what a frame has made."""
+        raise NotImplementedError
+
+    def failed(self, error: BaseException) -> None:
+        """Something of it has failed."""
+        raise NotImplementedError
+
+    def conclude(self) -> None:
+        """All has been taken, or what was left has ended."""
+        raise NotImplementedError
+
+    def turn(self, frame: Any) -> bool:
+        """Take what it has made, in its turn, and have frames begin on further items."""
+        if self.is_stopped or self._owner.halted:
+            return False
+        frame.state, frame.halted, frame.has_ended = _FINISHED, True, True
+        self.advance()
+        return True
+
+    def fire(self, owner: Any) -> int:
+        """Go on, in a slice of the loop's time."""
+        self.advance()
+        return clock_ns()
+
+    def pulled(self, elapsed_ns: int) -> None:
+        """The iterator has taken so long for an item."""
+        self.pull_ns = elapsed_ns if elapsed_ns < self._last_ns else self._last_ns  # noqa: FURB136  as `Op.cost_ns`
+        self._last_ns = elapsed_ns
+
+    def has_room(self) -> bool:
+        """Return whether a further item may be asked for now; if results are to be taken first, it goes on then."""
+        count, items = len(self.frames), self.items
+        if count >= self._in_flight or self.is_pulling or self.is_exhausted or self.is_stopped:
+            return False
+        if items is not None and count + len(items.results) >= items.room:
+            items.resting = self
+            return False
+        return True
+
+    def advance(self) -> None:
+        """Take what has been made, ask for items while there is room, and conclude when all is done."""
+        if self.done:
+            return
+        try:
+            self._go_on()
+        except BaseException as error:  # noqa: BLE001  of the iterator, or of what takes values
+            self.failed(error)
+        if self.frames or self.is_pulling or not (self.is_stopped or self.is_exhausted):
+            if self._owner.ready.at is None:  # no slice runs
+                self._owner.wake()
+        elif not self.done:
+            self.conclude()
+
+    def _go_on(self) -> None:
+        begun_ns = 0
+        while True:
+            while self.frames and self.frames[0].has_ended and not self.is_stopped:
+                self._take(self.frames.pop(0))
+            if not self.has_room():
+                return
+            if self.iterator is None or self.pull_ns > self._inline_ns:
+                self.ask()
+                return
+            before_ns = clock_ns()
+            if before_ns - (begun_ns := begun_ns or before_ns) > PATIENCE_NS:  # nothing is to be computed
+                self._owner.ready.append((self, self._owner))
+                return
+            self.is_pulling = True
+            try:
+                item = self.context.run(next, self.iterator, self)  # which stands for the end
+            finally:
+                self.is_pulling = False
+            if item is self:
+                self.is_exhausted, self.iterator = True, None
+                continue
+            self.pulled(clock_ns() - before_ns)
+            self.give(item)
+
+    def give(self, item: Any) -> None:
+        """Have a frame begin on an item."""
+        values = self.begin_with.copy()
+        if type(item) is np.ndarray and item.dtype is self._dtype and item.shape == self._shape:
+            if self._slot >= 0:
+                values[self._slot] = _shown(item) if self._guards else item
+        else:
+            self.enter(item, values)
+        steps = self.steps
+        number = self._owner.number if self._numbered is None else self._numbered(steps)
+        frame = self.idle.pop() if self.idle else self.make()
+        frame.item = steps
+        self.steps = steps + 1
+        self.frames.append(frame)
+        frame.begin_again(number, values)
+
+    def _take(self, frame: Any) -> None:
+        for join, slot in self.joins:
+            (join.add if isinstance(join, Stack) else join)(frame.values[slot])
+        if self.hands_on:
+            self.put(frame)
+        else:
+            for blob in self.recycled:
+                blob.drop(frame)
+        frame.values = []
+        self.idle.append(frame)
+
+
 def _shown(array: Any) -> Any:
     view = array.view()
     view.setflags(False)
@@ -688,6 +922,25 @@ def release(blobs: Iterable[Blob], frame: Any) -> None:
                 blob.drop(frame)
             else:  # as `drop` would, at half the price
                 values[blob.slot] = None
+
+
+def fetch(frame: Any, blobs: Sequence[Blob], copied: Sequence[int]) -> list[Any]:
+    """Take the values of some blobs out of a frame that has ended, and forget the others.
+
+    Args:
+        frame: The frame.
+        blobs: What is wanted.
+        copied: Positions of those that are copied; their buffers go back.
+    """
+    values, frame.values = frame.values, []
+    found = [values[blob.slot] for blob in blobs]
+    values.clear()
+    for i in copied:
+        buffer, bucket = found[i], blobs[i].bucket
+        found[i] = buffer.copy()
+        if bucket is not None and getrefcount(buffer) == UNSHARED:
+            bucket.give_back(buffer)
+    return found
 
 
 def fill(

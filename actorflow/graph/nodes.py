@@ -164,7 +164,7 @@ class Blob(Node, Operators):
         """
         check_number(value, self.name, self.spec)
         root = self.graph.root
-        with root.at(self.place):
+        with root.at(self._beside):
             if shape:
                 made: Blob = root.apply(Fill(value, TensorSpec(shape, self.dtype)))
             else:
@@ -175,10 +175,16 @@ class Blob(Node, Operators):
         """The constant of an array, or of what follows from lengths, on the place of this blob."""
         root = self.graph.root
         if not isinstance(value, Numbers):
-            return root.constant(value, place=self.place)
-        with root.at(self.place):
+            return root.constant(value, place=self._beside)
+        with root.at(self._beside):
             made: Blob = root.apply(value)
             return made
+
+    @property
+    def _beside(self) -> Place:
+        """Where a constant goes that an op reads with this blob: on its place, or that of ops on another rank now."""
+        default = self.graph.root._defaults[-1].place
+        return self.place if default is None or default.rank == self.place.rank else default
 
     def new_seed(self) -> int:
         """A seed that follows from the name, another one for each op that reads the blob."""

@@ -38,14 +38,12 @@ class InnerFrame(Frame):
         op: Whose call it is a part of.
         parent: The frame of that.
         call: That call.
-        item: Number of the item that it computes, where the op emits some.
     """
 
     part: Part
     op: BodyActor
     parent: Frame
-    call: _Call
-    item = 0
+    call: Any
     #: As of what a lane has to do.
     argument, begun, runs = None, True, True
 
@@ -138,7 +136,7 @@ class Part:
             values[slot] = given[position]
         return values
 
-    def frame(self, call: _Call, number: int, values: list[Any]) -> InnerFrame:
+    def frame(self, call: Any, number: int, values: list[Any]) -> InnerFrame:
         """A frame that has not begun (`Frame.begin_again`)."""
         parent, program = call.parent, self.program
         start = program.begins_now(_observer, is_inner=True)
@@ -266,7 +264,7 @@ class BodyActor(OpActor):
         elif parent.ready.at is None:  # no slice of the loop's time is under way, in which what is ready would run
             parent.wake()
 
-    def _conclude_call(self, call: _Call, error: BaseException | None) -> None:
+    def _conclude_call(self, call: Any, error: BaseException | None) -> None:
         frame, end_ns = call.parent, clock_ns()
         elapsed_ns = end_ns - call.begun_ns
         was_halted = frame.halted
@@ -291,12 +289,12 @@ class BodyActor(OpActor):
         else:
             frame.settle(self)
 
-    def _told(self, call: _Call, error: BaseException) -> BaseException:
+    def _told(self, call: Any, error: BaseException) -> BaseException:
         if isinstance(error, OpError):
             error.add_note(f"{self.where(call)} of op {self.node.name!r}, created at {self.node.site}")
         return error
 
-    def where(self, call: _Call) -> str:
+    def where(self, call: Any) -> str:
         """Which of its bodies is computed, for messages."""
         return "in a body"
 

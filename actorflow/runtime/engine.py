@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from actorflow.actors.dispatcher import Dispatcher, leave_loop
 from actorflow.actors.frame import FINISHED, Frame
-from actorflow.actors.nesting import check_turns
+from actorflow.actors.nesting import check_turns, turns_to_wait
 from actorflow.actors.op import FunctionActor, OpActor
 from actorflow.actors.task import callers, within
 from actorflow.core import FrameState
@@ -460,6 +460,8 @@ class Engine:
         """A program that is there, if a frame of it can start without waiting for anything, or asking other ranks."""
         if self.queue.closed or (self._is_shared and self._common_axes(fetch) is not None):
             return None
+        if within.get() is not None and not self._is_shared and turns_to_wait():
+            return None
         program = self._known(self._key(fetch, feeds))
         if program is None or (program.exchange is None and not program.per_item):
             return program
@@ -489,6 +491,9 @@ class Engine:
         with those of the requests that it computes. If the caller will do nothing but await it, its first slice is run
         at once.
         """
+        if within.get() is not None and not self._is_shared:  # other ranks would have come to something else
+            for _ in range(turns_to_wait()):
+                await asyncio.sleep(0)
         permitted = self.queue.holds(permit)
         if turn is None and not permitted:
             turn = self._turn_among_ranks(feeds, fetch)

@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any, Protocol
+from typing import Any
 
 from actorflow.actors.frame import Frame
 from actorflow.core import clock_ns
 from actorflow.loop import waits
-
-
-class Resting(Protocol):
-    """A call that waits until a result has been taken; firing it has it go on."""
-
-    parent: Frame
-
-    def fire(self, frame: Frame) -> int:
-        """Go on."""
-
 
 #: Results of items that follow each other within so many nanoseconds come in bursts, of so many at most: to wait for
 #: each of them would take longer than to compute it.
@@ -33,17 +23,18 @@ class Items:
         room: Most items that are computed, or whose results wait.
         least: What that is where results are not quick to come.
         resting: The emission that goes on when one has been taken.
+        is_nudged: Whether `go_on_soon` has been called, and the loop has not had its turn.
     """
 
-    __slots__ = ("_count", "_is_nudged", "_last_ns", "_waiter", "least", "resting", "results", "room")
+    __slots__ = ("_count", "_last_ns", "_waiter", "is_nudged", "least", "resting", "results", "room")
 
     def __init__(self) -> None:
         self.results: deque[Any] = deque()
         self.room = self.least = 1
         self._last_ns = self._count = 0  # when there was none the last time, and how many have come since
-        self.resting: Resting | None = None
+        self.resting: Any = None
         self._waiter: asyncio.Future[None] | None = None
-        self._is_nudged = False
+        self.is_nudged = False
 
     def put(self, result: Any) -> None:
         """Add a result."""
@@ -79,12 +70,11 @@ class Items:
 
     def go_on_soon(self, frame: Frame) -> None:
         """Have the op go on while the caller is busy with a result that it has taken."""
-        if not self._is_nudged:
-            self._is_nudged = True
-            frame.loop.call_soon(frame.guarded, self._nudge, frame)
+        self.is_nudged = True
+        frame.loop.call_soon(frame.guarded, self._nudge, frame)
 
     def _nudge(self, frame: Frame) -> None:
-        self._is_nudged = False
+        self.is_nudged = False
         if self.resting is not None:
             self._go_on()
             frame.wake()

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 
+from actorflow import core
 from actorflow.actors.blob import BlobActor, VariableActor, VariableUse
 from actorflow.actors.budget import Account, Budget
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import FINISHED, Frame, FrameListener, FrameObserver, FrameStart
-from actorflow.actors.op import parts_of, reader
-from actorflow.core import UNSHARED, fill
+from actorflow.actors.op import parts_of
+from actorflow.core import UNSHARED, fetch, fill
 from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES, Bucket, Memory
 from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
 from actorflow.graph.nodes import Blob, Variable
@@ -254,7 +255,8 @@ class Program:
         slots = [plan.slots[index] for index in plan.fetches.values()]
         arrays = [i for i, each in enumerate(slots) if resources.device(each.place).is_host and not each.spec.is_object]
         arrays = [i for i in arrays if i not in self._variables]
-        self._copied = [(i, own[i]) for i in arrays if slots[i].spec.size_bytes <= COPIED_BYTES]
+        self._copied = tuple([i for i in arrays if slots[i].spec.size_bytes <= COPIED_BYTES])
+        self._fetched = tuple([core.Blob(each.slot, to) for each, to in zip(fetched, own, strict=True)])
         lent = {i: to for i, to in enumerate(own) if to is not None and to.spec.size_bytes >= POOLED_BYTES}
         self._parted = [(i, lent.pop(i, None)) for i in arrays if slots[i].spec.size_bytes > COPIED_BYTES]
         self._lent = [*lent.items()]
@@ -278,7 +280,6 @@ class Program:
             for blob, each in kept
         ]
         self._fetch_specs = [plan.slots[index].spec for index in plan.fetches.values()]
-        self._read_fetched = reader(list(plan.fetches.values()))
         self._fetch_by_blob = {blob: i for i, blob in enumerate(plan.fetches)}
         self._fetch_by_name = {blob.name: i for i, blob in enumerate(plan.fetches)}
         self._scalars = (
@@ -417,19 +418,9 @@ class Program:
 
     def result(self, frame: Frame) -> Result:
         """The result of a finished frame."""
-        values, frame.values = frame.values, []
-        if self._is_dry:
-            fetched: list[Any] = list(self._fetch_specs)
-        else:
-            fetched = [*self._read_fetched(values)]
-            del values  # which would seem to share them
-            for i, bucket in self._copied:
-                buffer = fetched[i]
-                fetched[i] = buffer.copy()
-                if bucket is not None and getrefcount(buffer) == UNSHARED:
-                    bucket.give_back(buffer)
-            if self._hands_out:
-                self._hand_out(fetched)
+        fetched: list[Any] = [*self._fetch_specs] if self._is_dry else fetch(frame, self._fetched, self._copied)
+        if self._hands_out and not self._is_dry:
+            self._hand_out(fetched)
         return Result(self._fetch_by_blob, self._fetch_by_name, fetched, (frame.number,), self._lengths)
 
     def _hand_out(self, fetched: list[Any]) -> None:

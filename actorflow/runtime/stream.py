@@ -221,7 +221,7 @@ class _Feeder:
                             if not items.results and not await items.come(frame):
                                 break
                         result = items.results.popleft()
-                        if items.resting is not None:
+                        if items.resting is not None and not items.is_nudged:
                             items.go_on_soon(frame)
                         yield result
                 result = await program.outcome(frame)

@@ -322,6 +322,35 @@ async def test_runs_that_multiply_without_end_can_be_stopped(how: str) -> None:
         assert graph.engine.frames.in_flight == 0
 
 
+@ways
+async def test_no_run_starts_inside_of_one_that_has_stopped(ask: Ask) -> None:
+    """The cancellation goes through ten calls to one that starts runs until it comes."""
+    graph, reached, calls = af.Graph("nested"), asyncio.Event(), 0
+
+    async def deeper(value: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        number = calls
+        if number == 11:
+            reached.set()
+        while number <= 11:
+            await ask(graph, ["deeper/out"])
+        return value
+
+    graph.function("deeper", deeper, VALUE)(graph.blob("x", (), "float64"))
+    async with graph, asyncio.timeout(LIMIT_S):
+        run = asyncio.create_task(graph.run({"x": 1.0}))
+        await reached.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        min(graph.engine.running, key=lambda frame: frame.number).cancel()
+        before = graph.engine.frames.started
+        await asyncio.wait([run])
+        await come_to_rest(graph)
+        assert (run.cancelled(), graph.engine.frames.started) == (True, before)
+        assert before > 11
+
+
 def test_ctrl_c_stops_runs_that_multiply_without_end() -> None:
     graph = af.Graph("nested")
     endless(graph, runs=2)

@@ -224,7 +224,8 @@ async def test_a_body_is_on_one_rank_and_reads_what_others_have(kind: str) -> No
 
         def step(c: af.Blob, _: None = None) -> Any:
             with graph.at(inside):
-                return (c * w, None) if kind == "scan" else c * w
+                half = w * 0.5  # a number beside what another rank has
+                return (c * half * 2, None) if kind == "scan" else c * half * 2
 
         with graph.at("1/cpu"):
             y = af.scan(step, x, length=3)[0] if kind == "scan" else af.cond(total > 0, step, lambda c: c, x)

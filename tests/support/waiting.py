@@ -50,7 +50,7 @@ def held_limits() -> Iterator[Callable[[], None]]:
 
     def begin(delay: float, callback: Callable[..., object], *args: Any, **kwargs: Any) -> asyncio.TimerHandle:
         timer = call_later(delay, callback, *args, **kwargs)
-        if HELD_S / 2 < delay <= HELD_S:  # of a run's limit, a part has passed when its frame starts
+        if HELD_S / 2 < delay < 2 * HELD_S:  # a part has passed when a frame starts, or none, but for rounding
             begun.append((timer, callback, args))
         return timer
 

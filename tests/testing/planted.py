@@ -64,8 +64,8 @@ FAULTS = [
     # Streams, and ops that emit.
     Planted("streams", "runtime.stream:_Feeder._take", "self.frames.append(", "self.frames.appendleft("),
     Planted("streams", "runtime.stream:_Feeder.refill", ") < self.in_flight", ") <= self.in_flight"),
-    Planted("emissions", "runtime.emissions:EmitActor._go_on", "frames[0].has_ended", "frames[-1].has_ended"),
-    Planted("emissions", "runtime.emissions:EmitActor._go_on", "call.room.set_result(None)", "pass"),
+    Planted("emissions", "runtime.emissions:EmissionCall._stop", "self._close()", "pass"),
+    Planted("emissions", "runtime.emissions:EmissionCall.ask", "self.room.set_result(None)", "pass"),
     # Batched runs.
     Planted("batches", "runtime.rows:Rows.joined", "for request in requests]", "for request in requests[::-1]]"),
     Planted("batches", "runtime.rows:Rows.parts", "stop = start + request.rows", "stop = start + requests[0].rows"),
