@@ -653,7 +653,7 @@ class Batcher:
                 # A caller that was cancelled has not said so yet, where its future has ended and its request has not.
                 requests = [each for each in todo.pop() if each.place is batch and not each.future.done()]
                 if requests:
-                    self._deliver(batch, requests, await self._frame(requests, permit))
+                    self._deliver(batch, requests, *await self._frame(requests, permit))
             except (OpError, FeedError) as error:
                 if self._isolates and len(requests) > 1:
                     half = len(requests) // 2
@@ -665,10 +665,12 @@ class Batcher:
             finally:
                 self._rows.give_back(permit)
 
-    def _deliver(self, batch: Batch, requests: Sequence[Request], result: Result) -> None:
+    def _deliver(self, batch: Batch, requests: Sequence[Request], feeds: Mapping[Blob, Any], result: Result) -> None:
         """Give each request its rows of a frame."""
-        self._rows.keep(result, requests, [each.place is batch and not each.future.done() for each in requests])
-        for request, part in zip(requests, self._rows.parts(result, requests), strict=True):
+        rows, is_padded = self._rows, self._options.pad is not None
+        rows.keep(feeds, result, requests, [each.place is batch and not each.future.done() for each in requests])
+        parts = rows.parts(None if is_padded else feeds, result, requests)
+        for request, part in zip(requests, parts, strict=True):
             if not request.future.done():
                 request.future.set_result(part)
         self._move(requests, batch, None)
@@ -680,7 +682,7 @@ class Batcher:
             _fail(request, error)
         self._move(left, batch, None)
 
-    async def _frame(self, requests: Sequence[Request], permit: Permit | None) -> Result:
+    async def _frame(self, requests: Sequence[Request], permit: Permit | None) -> tuple[dict[Blob, Any], Result]:
         parts = requests if self._options.pad is None else self._padded(self._options.pad, requests)
         rows = sum([part.rows for part in parts])
         length = next((bucket for bucket in self._options.buckets if bucket >= rows), rows)
@@ -689,7 +691,8 @@ class Batcher:
         counters.rows.add(rows)
         counters.padded_rows += length - rows
         requesters = dict.fromkeys([request.requester for request in requests if request.requester is not None])
-        return await self._rows.run(self._rows.joined(parts, length - rows), [*requesters], permit)
+        feeds = self._rows.joined(parts, length - rows)
+        return feeds, await self._rows.run(feeds, [*requesters], permit)
 
     def _padded(self, pad: Callable[..., Any], requests: Sequence[Request]) -> list[Request]:
         try:
@@ -699,7 +702,9 @@ class Batcher:
                 lengths = [request.lengths for request in padded]
                 raise ValueError(f"of {before} rows it made {after}, with {lengths} in the other open axes")
             for request, made in zip(requests, padded, strict=True):
-                made.states, made.positions = request.states, request.positions
+                made.states = request.states
+                if self._rows.blocks is not None:
+                    made.held = request.held
         except Exception as error:
             raise FeedError(f"pad of batched runs of graph {self._rows.name!r} failed: {text_of(error)}") from error
         return padded

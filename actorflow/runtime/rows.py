@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from actorflow.actors.task import callers, within
-from actorflow.errors import FeedError, GraphError, ShapeError, mapping
+from actorflow.errors import DTypeError, FeedError, GraphError, ShapeError, mapping
 from actorflow.graph.cache import Cached
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, State, Variable
 from actorflow.interchange import as_array, to_numpy
 from actorflow.plan.lengths import shape_of
 from actorflow.plan.validate import chosen, states_of
-from actorflow.runtime.blocks import Blocks
+from actorflow.runtime.blocks import Blocks, Held
 from actorflow.runtime.engine import Engine, Fetch
 from actorflow.runtime.program import Result, check_unneeded
 from actorflow.spec import Length, TensorSpec, at, axes_in, rows_axis
@@ -35,12 +36,16 @@ class Request:
 
     Attributes:
         arrays: An array per source.
-        rows: Their common length.
+        row: Which of their rows is its own; None if all are.
+        rows: Number of its rows.
         lengths: Lengths of the other open axes.
         states: The row of each state that a session has brought; once there is a result, the next ones.
         caller: Whose it is; those of several callers take turns.
         weight: How large the share of its caller is.
-        positions: Places in a cache that get what it adds there.
+        held: What its session has of a cache.
+        adds: Number of positions that it adds there.
+        feedback: What its next step is fed; with its result, that is what it has become.
+        is_last: Whether no step follows.
 
     The other attributes are set by the batcher, which takes it in.
 
@@ -55,15 +60,19 @@ class Request:
     """
 
     __slots__ = (
+        "adds",
         "arrays",
         "caller",
         "error",
+        "feedback",
         "future",
+        "held",
+        "is_last",
         "lengths",
         "order",
         "place",
-        "positions",
         "requester",
+        "row",
         "rows",
         "since_s",
         "started",
@@ -77,15 +86,19 @@ class Request:
     started: float
     future: asyncio.Future[Result | None]
     requester: Span | None
+    held: Held
 
-    def __init__(self, arrays: list[Any], rows: int, lengths: tuple[int, ...]) -> None:
+    def __init__(self, arrays: list[Any], rows: int, lengths: tuple[int, ...], adds: int = 0) -> None:
         self.arrays = arrays
+        self.row: int | None = None
         self.rows = rows
         self.lengths = lengths
+        self.adds = adds
         self.states: Sequence[npt.NDArray[Any]] = ()
         self.caller: Hashable = None
         self.weight = 1.0
-        self.positions: Sequence[int] = ()
+        self.feedback: Feedback | None = None
+        self.is_last = False
         self.error: BaseException | None = None
 
     def fail(self) -> NoReturn:
@@ -96,6 +109,40 @@ class Request:
             raise error
         finally:
             del error  # whose traceback refers to this call
+
+
+class Feedback(NamedTuple):
+    """What the steps of an iteration are fed of the ones before.
+
+    Attributes:
+        pairs: Indices of sources, each with that of the result that is its next value.
+        until: Index of the result that says whether a step is the last one, if one does.
+    """
+
+    pairs: tuple[tuple[int, int], ...]
+    until: int | None
+
+
+class _Following(NamedTuple):
+    """The rows of a frame at their next step.
+
+    Attributes:
+        request: All of them; an error, if what they are fed does not fit.
+        is_last: Whether there is none, of each; None if no result says so.
+    """
+
+    request: Request | Exception
+    is_last: Sequence[bool] | None
+
+    def let(self, request: Request, row: int) -> None:
+        """Let a request go on as one of them."""
+        following = self.request
+        request.is_last = self.is_last is not None and self.is_last[row]
+        if isinstance(following, Request):
+            request.arrays, request.row = following.arrays, row
+            request.lengths, request.adds = following.lengths, following.adds
+        else:
+            request.error = following
 
 
 class Kept(NamedTuple):
@@ -169,13 +216,14 @@ class Rows:
                 name, spec = each.source.name, each.source.spec
                 raise GraphError(f"state {name!r} {spec} must have the axis of the rows, {self.axis!r}")
         self.blocks = _blocks(graph.name, cached, self.axis)
-        self._brought = [each.source for each in self.kept]
+        brought = [each.source for each in self.kept]
         self._axes = [0] * len(self._sources) + [each.axis for each in self.kept]
         if self.blocks is not None:
-            self._brought += self.blocks.cache.table, self.blocks.cache.used
+            brought += self.blocks.cache.table, self.blocks.cache.used
             self._axes += 0, 0
             self._fixed |= dict(self.blocks.arrays.items())
-        taken = [*self._brought, *self._fixed]
+        self._joined = [*self._sources, *brought]
+        taken = [*brought, *self._fixed]
         self._taken = {*taken, *[blob.name for blob in taken]}
         self._results = {blob: i for i, blob in enumerate(fetched)}
         self._result_names = {blob.name: i for blob, i in self._results.items()}
@@ -243,17 +291,9 @@ class Rows:
         rows = lengths[self.axis]
         if not rows:
             raise ShapeError(f"a batched run of graph {self.name!r} needs at least 1 row, got none")
-        return Request(arrays, rows, tuple([lengths[name] for name in self._others]) if self._others else ())
-
-    def following(self, request: Request, values: Mapping[Blob, Any]) -> Request | dict[Blob, Any]:
-        """The request after another one, with other values of some sources; where their types differ, its feeds."""
-        arrays = request.arrays.copy()
-        for source, value in values.items():
-            index = self._index[source]
-            before, arrays[index] = arrays[index], value
-            if type(value) is not np.ndarray or value.shape != before.shape or value.dtype != before.dtype:
-                return {**self.feeds(request), **values}
-        return Request(arrays, request.rows, request.lengths)
+        new = 0 if self.blocks is None else self.blocks.cache.new
+        adds = new if type(new) is int else int(at(new, lengths))
+        return Request(arrays, rows, tuple([lengths[name] for name in self._others]) if self._others else (), adds)
 
     def known_by(self, inputs: Mapping[str, Blob], outputs: Mapping[str, Blob]) -> None:
         """Take feeds by these names, too, and give results by these."""
@@ -261,28 +301,27 @@ class Rows:
         self._index |= {name: places[blob] for name, blob in inputs.items() if blob in places}
         self._result_names = {name: self._results[blob] for name, blob in outputs.items() if blob in self._results}
 
-    def source(self, key: Any) -> Blob:
-        """A source that requests feed, by itself or by its name.
+    def feedback(self, feedback: Mapping[Any, Any], until: Any) -> Feedback:
+        """What steps are fed of the ones before: sources and results by themselves or by their names.
 
         Raises:
-            FeedError: if it is none.
+            FeedError, GraphError: if one is no source that requests feed, or no result that they get.
         """
+        pairs = [(self._source(key), self._result(of)) for key, of in feedback.items()]
+        return Feedback(tuple(pairs), None if until is None else self._result(until))
+
+    def _source(self, key: Any) -> int:
         index = self._index.get(key)
         if index is None:
             self._check_free(key)
             raise FeedError(f"graph {self.name!r}: {getattr(key, 'name', key)!r} is no source that is needed")
-        return self._sources[index]
+        return index
 
-    def result(self, key: Any) -> Blob:
-        """What requests get, by itself or by its name.
-
-        Raises:
-            GraphError: if it is not fetched.
-        """
+    def _result(self, key: Any) -> int:
         blob = self._engine.graph.resolve(key)
         if blob not in self._results:
             raise GraphError(f"{getattr(blob, 'name', blob)!r} is not fetched by batched runs of graph {self.name!r}")
-        return blob
+        return self._results[blob]
 
     def _check_free(self, key: Any) -> None:
         """Check what is fed and not needed, which must not be what sessions or all frames are fed already."""
@@ -297,12 +336,6 @@ class Rows:
         pools = [] if self.blocks is None else [*self.blocks.arrays]
         cached = {pool.name: TensorSpec.of(("used", *pool.shape[2:]), pool.dtype) for pool in pools}
         return {each.source.name: each.row for each in self.kept} | cached
-
-    def added(self, request: Request) -> int:
-        """Number of positions that a request adds to a cache."""
-        assert self.blocks is not None
-        new = self.blocks.cache.new
-        return new if type(new) is int else int(at(new, dict(zip(self._others, request.lengths, strict=True))))
 
     def check_caller(self) -> None:
         """Check that no op of the graph itself asks, which might wait for its own end.
@@ -334,7 +367,7 @@ class Rows:
 
     def feeds(self, request: Request) -> dict[Blob, Any]:
         """The rows of a request, as functions of the user get them."""
-        return dict(zip(self._sources, request.arrays, strict=True))
+        return dict(zip(self._sources, _arrays(request), strict=True))
 
     def split(self, request: Request, most: int) -> list[Request]:
         """Parts of at most so many rows."""
@@ -346,48 +379,77 @@ class Rows:
 
     def joined(self, requests: Sequence[Request], added: int) -> dict[Blob, Any]:
         """Feeds of one frame: the rows one after the other, and the last one so many times more."""
-        sources = [*self._sources, *self._brought]
-        parts = [(*request.arrays, *request.states) for request in requests]
+        columns: list[Sequence[Any]] = [*zip(*_pieces(requests), strict=True)]
+        columns += zip(*[request.states for request in requests], strict=True)
+        if self.blocks is not None:
+            columns.append([request.held.table for request in requests])
+            columns.append([np.array([request.held.count for request in requests])])
         feeds: dict[Blob, Any] = dict(self._fixed)
-        if len(requests) == 1 and not added:
-            feeds.update(zip(sources, parts[0], strict=True))
-            return feeds
-        for source, axis, *arrays in zip(sources, self._axes, *parts, strict=True):
+        for source, axis, arrays in zip(self._joined, self._axes, columns, strict=True):
             if added:
                 last = _cut(arrays[-1], axis, -1, None)
-                arrays.append(np.broadcast_to(last, (*last.shape[:axis], added, *last.shape[axis + 1 :])))
-            feeds[source] = np.concatenate(arrays, axis)
+                arrays = *arrays, np.broadcast_to(last, (*last.shape[:axis], added, *last.shape[axis + 1 :]))
+            feeds[source] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis)
         return feeds
 
-    def keep(self, result: Result, requests: Sequence[Request], wanted: Sequence[bool]) -> None:
+    def keep(
+        self, feeds: Mapping[Blob, Any], result: Result, requests: Sequence[Request], wanted: Sequence[bool]
+    ) -> None:
         """Write what requests add to the cache behind what their sessions have, which is theirs when they say so.
 
         Args:
+            feeds: Those of the frame.
             wanted: Whether each request is: the places of others may be somebody else's by now.
         """
         if self.blocks is None:
             return
-        chosen = [(row, request.positions) for row, request in enumerate(requests) if wanted[row]]
-        places = [place for _, positions in chosen for place in positions]
+        cache = self.blocks.cache
+        adds = np.array([request.adds if is_wanted else 0 for request, is_wanted in zip(requests, wanted, strict=True)])
+        rows, steps = np.nonzero(np.arange(adds.max()) < adds[:, np.newaxis])
+        blocks, offsets = np.divmod(feeds[cache.used][rows] + steps, cache.block)
+        places = feeds[cache.table][rows, blocks] * cache.block + offsets
         for pool in self.blocks.arrays:
             assert pool.following is not None
-            value = to_numpy(result._values[result._blobs[pool.following]])
-            new = value.shape[1]
-            rows = [row * new + i for row, positions in chosen for i in range(len(positions))]
-            self.blocks.write(places, rows, pool, value)
+            self.blocks.write(pool, places, to_numpy(result._values[result._blobs[pool.following]])[rows, steps])
 
-    def parts(self, result: Result, requests: Sequence[Request]) -> Iterator[Result]:
-        """The rows of each request in the result of their frame; the next rows of its states become its own."""
+    def parts(self, feeds: Mapping[Blob, Any] | None, result: Result, requests: Sequence[Request]) -> Iterator[Result]:
+        """The rows of each request in the result of their frame; the next rows of its states become its own.
+
+        Args:
+            feeds: Those of the frame; None if they were padded.
+        """
         values, start = result._values, 0
         nexts = [(to_numpy(values[result._blobs[each.following]]), each.axis) for each in self.kept]
+        own, found = values[: len(self._results)], dict[Feedback, _Following]()
         for request in requests:
             stop = start + request.rows
-            if self._brought:
+            if nexts:
                 # Copies: an array of the frame would be kept with the rows of others, or be changed by who has it.
                 request.states = [_cut(value, axis, start, stop).copy() for value, axis in nexts]
-            own = [value[start:stop] for value in values[: len(self._results)]]
-            yield Result(self._results, self._result_names, own, result.frames)
+            part, feedback = [value[start:stop] for value in own], request.feedback
+            if feedback is not None:
+                if feeds is None:
+                    self._following(feedback, _arrays(request), part).let(request, 0)
+                else:
+                    if feedback not in found:
+                        found[feedback] = self._following(feedback, [feeds[source] for source in self._sources], own)
+                    found[feedback].let(request, start)
+            yield Result(self._results, self._result_names, part, result.frames)
             start = stop
+
+    def _following(self, feedback: Feedback, arrays: Sequence[Any], values: Sequence[Any]) -> _Following:
+        """What rows are fed after a step that was fed some arrays and has given some values."""
+        feeds = dict(zip(self._sources, arrays, strict=True))
+        for index, of in feedback.pairs:  # copies: callers may write into what they get
+            feeds[self._sources[index]] = np.array(to_numpy(values[of]))
+        is_last: Sequence[bool] | None = None
+        if feedback.until is not None:
+            until: Any = to_numpy(values[feedback.until])
+            is_last = until.all(tuple(range(1, until.ndim))).tolist()
+        try:
+            return _Following(self.read(feeds), is_last)
+        except (FeedError, ShapeError, DTypeError) as error:
+            return _Following(error, is_last)
 
     def enter(self, batcher: Batcher) -> None:
         """Keep the graph on the running loop, and show the batcher to those who watch it, until it leaves."""
@@ -431,6 +493,24 @@ class Rows:
         begun = self._engine.begin(feeds, self._fetch, False, permit=permit, requesters=requesters)
         program, frame = await begun
         return await program.outcome(frame)
+
+
+def _arrays(request: Request) -> list[Any]:
+    """The rows of a request, by source."""
+    row = request.row
+    return request.arrays if row is None else [array[row : row + 1] for array in request.arrays]
+
+
+def _pieces(requests: Iterable[Request]) -> Iterator[Sequence[Any]]:
+    """The rows of requests, by source, in as few pieces as there are: those of one iteration share arrays."""
+    for _, sharing in groupby(requests, lambda request: id(request.arrays)):
+        first, *others = sharing
+        arrays = first.arrays
+        if first.row is None:
+            yield arrays
+        else:
+            rows = [first.row, *[request.row for request in others]]
+            yield arrays if rows == [*range(len(arrays[0]))] else [array[rows] for array in arrays]
 
 
 def _cut(array: Any, axis: int, start: int, stop: int | None) -> Any:

@@ -30,7 +30,7 @@ from actorflow.errors import (
     time_limit,
     whole,
 )
-from actorflow.interchange import as_array, to_numpy
+from actorflow.interchange import as_array
 from actorflow.loop import waits
 from actorflow.runtime.blocks import Held
 from actorflow.runtime.rows import Request
@@ -179,6 +179,7 @@ class Session:
         self._turn = asyncio.Lock()
         self._request: Request | None = None
         self._calls = 0  # of `run` that have not ended
+        self._adds = 0  # positions of the step under way
         self._number, self._steps = -1, 0
         self._idle_since_s = 0.0  # since it was entered, or its last step has ended
         self._returned_s = 0.0  # likewise, has had its result
@@ -218,8 +219,11 @@ class Session:
             async with self._turn:
                 self._check_open()
                 if self._held is not None:
-                    feeds = await self._with_room(feeds, timeout)
+                    request = feeds if isinstance(feeds, Request) else self._rows.read(feeds)
+                    limits = [each for each in (timeout, self._slot_timeout_s) if each is not None]
+                    await self._held.reserve(request.adds, min(limits, default=None))
                     self._check_open()  # it may have been closed when it had just got blocks
+                    self._adds, feeds = request.adds, request
                 try:
                     return await self._batcher._run(
                         feeds, self._priority if priority is None else priority, timeout, self
@@ -235,14 +239,6 @@ class Session:
         if self._why:
             self._batcher.check_open()
             raise SessionClosedError(f"a session of graph {self._rows.name!r} {self._why}")
-
-    async def _with_room(self, feeds: Mapping[Any, Any] | Request, timeout: float | None) -> Request:
-        """The request, when the blocks are there that it needs."""
-        assert self._held is not None
-        request = feeds if isinstance(feeds, Request) else self._rows.read(feeds)
-        limits = [each for each in (timeout, self._slot_timeout_s) if each is not None]
-        await self._held.reserve(self._rows.added(request), min(limits, default=None))
-        return request
 
     async def iterate(
         self,
@@ -265,21 +261,17 @@ class Session:
         mapping("feeds", feeds)
         mapping("feedback", feedback)
         most = None if limit is None else whole("limit", limit, 1)
-        given = {self._rows.source(key): value for key, value in feeds.items()}
-        pairs = {self._rows.source(key): self._rows.result(of) for key, of in feedback.items()}
-        ends = None if until is None else self._rows.result(until)
-        count = 0
-        step: Mapping[Any, Any] | Request = given
-        while most is None or count < most:
-            request = step if isinstance(step, Request) else self._rows.read(step)
+        fed = self._rows.feedback(feedback, until)
+        request = self._rows.read(feeds)
+        request.feedback = fed
+        for step in count():
             result = await self._step(request, priority, timeout)
-            count += 1
-            # Before the caller has it, who may write into it.
-            step = self._rows.following(request, {each: np.array(to_numpy(result[of])) for each, of in pairs.items()})
-            is_last = ends is not None and bool(to_numpy(result[ends]).all())
+            is_last = request.is_last or step + 1 == most
             yield result
             if is_last:
                 return
+            if request.error is not None:
+                request.fail()
 
     def enter(self, request: Request) -> None:
         """Have a request bring the state; for the batcher."""
@@ -287,15 +279,14 @@ class Session:
             raise ShapeError(f"a step of a session of graph {self._rows.name!r} has 1 row, got {request.rows}")
         request.states, request.caller, request.weight = self._states, self._caller, self._weight
         if self._held is not None:
-            request.states = [*self._states, self._held.table, self._held.used]
-            request.positions = self._held.coming()
+            request.held = self._held
         self._request = request
 
     def commit(self, states: Sequence[npt.NDArray[Any]], counters: BatchCounters) -> None:
         """Go on from a step whose result is returned in this turn of the loop; for the batcher."""
         self._states = states
         if self._held is not None:
-            self._held.commit()
+            self._held.count += self._adds
         now_s = self._loop.time()
         (counters.between_steps_s if self._steps else counters.first_step_s).add(now_s - self._returned_s)
         self._returned_s = now_s
