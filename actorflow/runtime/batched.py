@@ -46,7 +46,6 @@ from actorflow.runtime.rows import Request, Rows
 from actorflow.runtime.sessions import Session, Slots
 from actorflow.threads import forget_in_child
 from actorflow.trace.batches import BatchCounters, BatchStatistics, Histogram
-from actorflow.trace.ring import EndedRequest
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -492,7 +491,7 @@ class Batcher:
             if requests and requests[0].future.get_loop().is_closed():  # the task was dropped with its loop
                 raise
             counters.count_failure(error)
-            trace.add_request(_ended_request(since, perf_counter(), (), type(error).__name__))
+            trace.add_request(since, perf_counter(), (), type(error).__name__)
             for request in requests:
                 request.error = None
                 request.future.cancel()
@@ -505,7 +504,7 @@ class Batcher:
         counters.wait_s.add(requests[-1].started - since)
         now = perf_counter()
         counters.latency_s.add(now - since)
-        trace.add_request(_ended_request(since, now, result.frames, "finished"))
+        trace.add_request(since, now, result.frames, "finished")
         return result
 
     def _expire(self, requests: Sequence[Request], timeout_s: float) -> None:
@@ -805,7 +804,3 @@ def _fail(request: Request, error: BaseException) -> None:
     if waits(request.future):
         request.error = error
         request.future.set_result(None)
-
-
-def _ended_request(since_s: float, until_s: float, frames: Sequence[int], outcome: str) -> EndedRequest:
-    return EndedRequest(int(since_s * 1e9), int(until_s * 1e9), frames, outcome)

@@ -117,6 +117,7 @@ class Held:
     Attributes:
         table: Numbers of its blocks, as a row.
         count: Number of positions that it has kept.
+        room: Number of positions that it may have in these blocks.
         blocks: Numbers of its blocks.
         wanted, granted: What it waits for.
     """
@@ -127,7 +128,7 @@ class Held:
         self._all, cache = blocks, blocks.cache
         self.table = np.zeros((1, cache.table.shape[1]), np.int64)
         self.blocks: list[int] = []
-        self.count = self.wanted = 0
+        self.count = self.room = self.wanted = 0
         self._first = {} if given is None else self._restored(given)
 
     def _restored(self, given: Mapping[str, Any]) -> dict[Cached, npt.NDArray[Any]]:
@@ -145,7 +146,7 @@ class Held:
         }
 
     async def reserve(self, new: int, timeout_s: float | None) -> None:
-        """Have room for the positions of a step.
+        """Have room for the positions of a step, which has not enough.
 
         Raises:
             FeedError: if it would have more positions than a session may.
@@ -157,15 +158,14 @@ class Held:
                 f"a session has read {self.count} positions of at most {cache.most}, and a step of {new} more is "
                 "too long"
             )
-        lacking = -(-total // cache.block) - len(self.blocks)
-        if lacking > 0:
-            await self._all.take(self, lacking, timeout_s)
+        await self._all.take(self, -(-total // cache.block) - len(self.blocks), timeout_s)
 
     def add(self, blocks: Sequence[int]) -> None:
         """Take further blocks, into the first of which goes what the session begins with."""
         at = len(self.blocks)
         self.table[0, at : at + len(blocks)] = blocks
         self.blocks += blocks
+        self.room = min(len(self.blocks) * self._all.cache.block, self._all.cache.most)
         for pool, value in self._first.items():
             self._all.write(pool, self._places(), value)
         self._first = {}

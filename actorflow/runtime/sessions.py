@@ -216,20 +216,20 @@ class Session:
         self._rows.check_caller()  # before it waits for a step that waits for it
         self._calls += 1
         try:
-            async with self._turn:
+            await self._turn.acquire()
+            try:
                 self._check_open()
                 if self._held is not None:
                     request = feeds if isinstance(feeds, Request) else self._rows.read(feeds)
-                    limits = [each for each in (timeout, self._slot_timeout_s) if each is not None]
-                    await self._held.reserve(request.adds, min(limits, default=None))
-                    self._check_open()  # it may have been closed when it had just got blocks
+                    if self._held.count + request.adds > self._held.room:
+                        limits = [each for each in (timeout, self._slot_timeout_s) if each is not None]
+                        await self._held.reserve(request.adds, min(limits, default=None))
+                        self._check_open()  # it may have been closed when it had just got blocks
                     self._adds, feeds = request.adds, request
-                try:
-                    return await self._batcher._run(
-                        feeds, self._priority if priority is None else priority, timeout, self
-                    )
-                finally:
-                    self._request = None
+                return await self._batcher._run(feeds, self._priority if priority is None else priority, timeout, self)
+            finally:
+                self._request = None
+                self._turn.release()
         finally:
             self._calls -= 1
             if not self._why:
