@@ -410,7 +410,8 @@ class Rows:
         places = feeds[cache.table][rows, blocks] * cache.block + offsets
         for pool in self.blocks.arrays:
             assert pool.following is not None
-            self.blocks.write(pool, places, to_numpy(result._values[result._blobs[pool.following]])[rows, steps])
+            value = to_numpy(result._values[result._blobs[pool.following]])
+            self.blocks.write(pool, places, value.reshape(-1, *value.shape[2:]).take(rows * value.shape[1] + steps, 0))
 
     def parts(self, feeds: Mapping[Blob, Any] | None, result: Result, requests: Sequence[Request]) -> Iterator[Result]:
         """The rows of each request in the result of their frame; the next rows of its states become its own.
@@ -490,7 +491,7 @@ class Rows:
             requesters: The spans of the requests.
             permit: What `turn` has returned.
         """
-        begun = self._engine.begin(feeds, self._fetch, False, permit=permit, requesters=requesters)
+        begun = self._engine.begin(feeds, self._fetch, False, awaited=True, permit=permit, requesters=requesters)
         program, frame = await begun
         return await program.outcome(frame)
 
