@@ -17,6 +17,7 @@ import math
 from bisect import insort
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from heapq import heapify, heappop, heapreplace
@@ -126,6 +127,7 @@ class _State(Enum):
     CLOSED = "closed"
 
 
+@dataclass(slots=True, eq=False)
 class Group:
     """Requests that wait and may go into one frame, in the order in which they shall.
 
@@ -138,16 +140,13 @@ class Group:
         most: Most rows of a frame.
     """
 
-    __slots__ = ("is_full", "key", "most", "requests", "rows", "taken", "takes_turns")
-
-    def __init__(self, key: Hashable, is_full: bool, most: int) -> None:
-        self.key = key
-        self.is_full = is_full
-        self.most = most
-        self.requests: list[Request] = []
-        self.rows = 0
-        self.takes_turns = False
-        self.taken: dict[Hashable, float] = {}  # rows of each caller, by its weight
+    key: Hashable
+    is_full: bool
+    most: int
+    requests: list[Request] = field(default_factory=list)
+    rows: int = 0
+    takes_turns: bool = False
+    taken: dict[Hashable, float] = field(default_factory=dict)  # rows of each caller, by its weight
 
     def add(self, request: Request) -> None:
         waiting = self.requests
@@ -211,6 +210,7 @@ class Group:
         return min([request.since_s for request in self.requests])
 
 
+@dataclass(slots=True, eq=False)
 class Batch:
     """Requests whose rows are computed together, in one frame or, where it fails, in several.
 
@@ -219,11 +219,8 @@ class Batch:
         task: Computes them.
     """
 
-    __slots__ = ("requests", "task")
-
-    def __init__(self) -> None:
-        self.requests: set[Request] = set()
-        self.task: asyncio.Task[None]
+    requests: set[Request] = field(default_factory=set)
+    task: asyncio.Task[None] = field(init=False)
 
 
 class Batcher:

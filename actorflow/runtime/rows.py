@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from actorflow.runtime.pause import Permit
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """The rows of one caller, or a part of them that goes into one frame.
 
@@ -44,8 +46,8 @@ class Request:
         weight: How large the share of its caller is.
         held: What its session has of a cache.
         adds: Number of positions that it adds there.
-        feedback: What its next step is fed; with its result, that is what it has become.
-        is_last: Whether no step follows.
+        feedback: Indices of sources, each with that of the result that its next step is fed: with its own result, the
+            request has become that step.
 
     The other attributes are set by the batcher, which takes it in.
 
@@ -59,47 +61,23 @@ class Request:
         requester: The span that it came from, if frames have spans.
     """
 
-    __slots__ = (
-        "adds",
-        "arrays",
-        "caller",
-        "error",
-        "feedback",
-        "future",
-        "held",
-        "is_last",
-        "lengths",
-        "order",
-        "place",
-        "requester",
-        "row",
-        "rows",
-        "since_s",
-        "started",
-        "states",
-        "weight",
-    )
-
-    place: Group | Batch | None
-    order: float
-    since_s: float
-    started: float
-    future: asyncio.Future[Result | None]
-    requester: Span | None
-    held: Held
-
-    def __init__(self, arrays: list[Any], rows: int, lengths: tuple[int, ...], adds: int = 0) -> None:
-        self.arrays = arrays
-        self.row: int | None = None
-        self.rows = rows
-        self.lengths = lengths
-        self.adds = adds
-        self.states: Sequence[npt.NDArray[Any]] = ()
-        self.caller: Hashable = None
-        self.weight = 1.0
-        self.feedback: Feedback | None = None
-        self.is_last = False
-        self.error: BaseException | None = None
+    arrays: list[Any]
+    rows: int
+    lengths: tuple[int, ...]
+    adds: int = 0
+    row: int | None = None
+    states: Sequence[npt.NDArray[Any]] = ()
+    caller: Hashable = None
+    weight: float = 1.0
+    held: Held = field(init=False)
+    feedback: tuple[tuple[int, int], ...] = ()
+    place: Group | Batch | None = None
+    order: float = 0.0
+    since_s: float = 0.0
+    started: float = 0.0
+    future: asyncio.Future[Result | None] = field(init=False)
+    error: BaseException | None = None
+    requester: Span | None = None
 
     def fail(self) -> NoReturn:
         """Raise what it has failed with; the caller of this sees to it that it is not kept."""
@@ -109,40 +87,6 @@ class Request:
             raise error
         finally:
             del error  # whose traceback refers to this call
-
-
-class Feedback(NamedTuple):
-    """What the steps of an iteration are fed of the ones before.
-
-    Attributes:
-        pairs: Indices of sources, each with that of the result that is its next value.
-        until: Index of the result that says whether a step is the last one, if one does.
-    """
-
-    pairs: tuple[tuple[int, int], ...]
-    until: int | None
-
-
-class _Following(NamedTuple):
-    """The rows of a frame at their next step.
-
-    Attributes:
-        request: All of them; an error, if what they are fed does not fit.
-        is_last: Whether there is none, of each; None if no result says so.
-    """
-
-    request: Request | Exception
-    is_last: Sequence[bool] | None
-
-    def let(self, request: Request, row: int) -> None:
-        """Let a request go on as one of them."""
-        following = self.request
-        request.is_last = self.is_last is not None and self.is_last[row]
-        if isinstance(following, Request):
-            request.arrays, request.row = following.arrays, row
-            request.lengths, request.adds = following.lengths, following.adds
-        else:
-            request.error = following
 
 
 class Kept(NamedTuple):
@@ -301,23 +245,24 @@ class Rows:
         self._index |= {name: places[blob] for name, blob in inputs.items() if blob in places}
         self._result_names = {name: self._results[blob] for name, blob in outputs.items() if blob in self._results}
 
-    def feedback(self, feedback: Mapping[Any, Any], until: Any) -> Feedback:
-        """What steps are fed of the ones before: sources and results by themselves or by their names.
+    def source(self, key: Any) -> int:
+        """Index of a source that requests feed, by itself or by its name.
 
         Raises:
-            FeedError, GraphError: if one is no source that requests feed, or no result that they get.
+            FeedError: if it is none.
         """
-        pairs = [(self._source(key), self._result(of)) for key, of in feedback.items()]
-        return Feedback(tuple(pairs), None if until is None else self._result(until))
-
-    def _source(self, key: Any) -> int:
         index = self._index.get(key)
         if index is None:
             self._check_free(key)
             raise FeedError(f"graph {self.name!r}: {getattr(key, 'name', key)!r} is no source that is needed")
         return index
 
-    def _result(self, key: Any) -> int:
+    def result(self, key: Any) -> int:
+        """Index of what requests get, by itself or by its name.
+
+        Raises:
+            GraphError: if it is not fetched.
+        """
         blob = self._engine.graph.resolve(key)
         if blob not in self._results:
             raise GraphError(f"{getattr(blob, 'name', blob)!r} is not fetched by batched runs of graph {self.name!r}")
@@ -421,36 +366,34 @@ class Rows:
         """
         values, start = result._values, 0
         nexts = [(to_numpy(values[result._blobs[each.following]]), each.axis) for each in self.kept]
-        own, found = values[: len(self._results)], dict[Feedback, _Following]()
+        own, found = values[: len(self._results)], dict[Any, Request]()
         for request in requests:
             stop = start + request.rows
             if nexts:
                 # Copies: an array of the frame would be kept with the rows of others, or be changed by who has it.
                 request.states = [_cut(value, axis, start, stop).copy() for value, axis in nexts]
-            part, feedback = [value[start:stop] for value in own], request.feedback
-            if feedback is not None:
+            part = [value[start:stop] for value in own]
+            if request.feedback and not request.future.done():  # else it has its error
+                row, following = start, found.get(request.feedback)
                 if feeds is None:
-                    self._following(feedback, _arrays(request), part).let(request, 0)
-                else:
-                    if feedback not in found:
-                        found[feedback] = self._following(feedback, [feeds[source] for source in self._sources], own)
-                    found[feedback].let(request, start)
+                    row, following = 0, self._following(request, _arrays(request), part)
+                elif following is None:
+                    following = self._following(request, [feeds[source] for source in self._sources], own)
+                    found[request.feedback] = following
+                request.arrays, request.row, request.error = following.arrays, row, following.error
+                request.lengths, request.adds = following.lengths, following.adds
             yield Result(self._results, self._result_names, part, result.frames)
             start = stop
 
-    def _following(self, feedback: Feedback, arrays: Sequence[Any], values: Sequence[Any]) -> _Following:
-        """What rows are fed after a step that was fed some arrays and has given some values."""
+    def _following(self, request: Request, arrays: Sequence[Any], values: Sequence[Any]) -> Request:
+        """What rows are fed at their next step, where they were fed some arrays that gave some values, as a request."""
         feeds = dict(zip(self._sources, arrays, strict=True))
-        for index, of in feedback.pairs:  # copies: callers may write into what they get
+        for index, of in request.feedback:  # copies: callers may write into what they get
             feeds[self._sources[index]] = np.array(to_numpy(values[of]))
-        is_last: Sequence[bool] | None = None
-        if feedback.until is not None:
-            until: Any = to_numpy(values[feedback.until])
-            is_last = until.all(tuple(range(1, until.ndim))).tolist()
         try:
-            return _Following(self.read(feeds), is_last)
+            return self.read(feeds)
         except (FeedError, ShapeError, DTypeError) as error:
-            return _Following(error, is_last)
+            return Request([], 0, (), error=error)
 
     def enter(self, batcher: Batcher) -> None:
         """Keep the graph on the running loop, and show the batcher to those who watch it, until it leaves."""

@@ -30,7 +30,7 @@ from actorflow.errors import (
     time_limit,
     whole,
 )
-from actorflow.interchange import as_array
+from actorflow.interchange import as_array, to_numpy
 from actorflow.loop import waits
 from actorflow.runtime.blocks import Held
 from actorflow.runtime.rows import Request
@@ -261,14 +261,15 @@ class Session:
         mapping("feeds", feeds)
         mapping("feedback", feedback)
         most = None if limit is None else whole("limit", limit, 1)
-        fed = self._rows.feedback(feedback, until)
+        pairs = tuple([(self._rows.source(key), self._rows.result(of)) for key, of in feedback.items()])
+        ends = None if until is None else self._rows.result(until)
         request = self._rows.read(feeds)
-        request.feedback = fed
-        for step in count():
+        request.feedback = pairs
+        for step in count(1):
             result = await self._step(request, priority, timeout)
-            is_last = request.is_last or step + 1 == most
+            is_last = ends is not None and bool(to_numpy(result._values[ends]).all())
             yield result
-            if is_last:
+            if is_last or step == most:
                 return
             if request.error is not None:
                 request.fail()
