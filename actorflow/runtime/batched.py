@@ -698,9 +698,7 @@ class Batcher:
                 lengths = [request.lengths for request in padded]
                 raise ValueError(f"of {before} rows it made {after}, with {lengths} in the other open axes")
             for request, made in zip(requests, padded, strict=True):
-                made.states = request.states
-                if self._rows.blocks is not None:
-                    made.held = request.held
+                made.states, made.held = request.states, request.held
         except Exception as error:
             raise FeedError(f"pad of batched runs of graph {self._rows.name!r} failed: {text_of(error)}") from error
         return padded

@@ -162,9 +162,8 @@ class Held:
 
     def add(self, blocks: Sequence[int]) -> None:
         """Take further blocks, into the first of which goes what the session begins with."""
-        at = len(self.blocks)
-        self.table[0, at : at + len(blocks)] = blocks
         self.blocks += blocks
+        self.table[0, : len(self.blocks)] = self.blocks
         self.room = min(len(self.blocks) * self._all.cache.block, self._all.cache.most)
         for pool, value in self._first.items():
             self._all.write(pool, self._places(), value)

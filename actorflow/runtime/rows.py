@@ -69,7 +69,7 @@ class Request:
     states: Sequence[npt.NDArray[Any]] = ()
     caller: Hashable = None
     weight: float = 1.0
-    held: Held = field(init=False)
+    held: Held | None = None
     feedback: tuple[tuple[int, int], ...] = ()
     place: Group | Batch | None = None
     order: float = 0.0
@@ -327,8 +327,8 @@ class Rows:
         columns: list[Sequence[Any]] = [*zip(*_pieces(requests), strict=True)]
         columns += zip(*[request.states for request in requests], strict=True)
         if self.blocks is not None:
-            columns.append([request.held.table for request in requests])
-            columns.append([np.array([request.held.count for request in requests])])
+            held = [request.held for request in requests if request.held is not None]
+            columns += [each.table for each in held], [np.array([each.count for each in held])]
         feeds: dict[Blob, Any] = dict(self._fixed)
         for source, axis, arrays in zip(self._joined, self._axes, columns, strict=True):
             if added:

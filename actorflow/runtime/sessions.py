@@ -261,10 +261,9 @@ class Session:
         mapping("feeds", feeds)
         mapping("feedback", feedback)
         most = None if limit is None else whole("limit", limit, 1)
-        pairs = tuple([(self._rows.source(key), self._rows.result(of)) for key, of in feedback.items()])
         ends = None if until is None else self._rows.result(until)
         request = self._rows.read(feeds)
-        request.feedback = pairs
+        request.feedback = tuple([(self._rows.source(key), self._rows.result(of)) for key, of in feedback.items()])
         for step in count(1):
             result = await self._step(request, priority, timeout)
             is_last = ends is not None and bool(to_numpy(result._values[ends]).all())
@@ -279,9 +278,7 @@ class Session:
         if request.rows != 1:
             raise ShapeError(f"a step of a session of graph {self._rows.name!r} has 1 row, got {request.rows}")
         request.states, request.caller, request.weight = self._states, self._caller, self._weight
-        if self._held is not None:
-            request.held = self._held
-        self._request = request
+        request.held, self._request = self._held, request
 
     def commit(self, states: Sequence[npt.NDArray[Any]], counters: BatchCounters) -> None:
         """Go on from a step whose result is returned in this turn of the loop; for the batcher."""

@@ -89,7 +89,6 @@ class Schedule:
         [x, read, trail] >> graph.function("compute", self.compute) >> [mixed_next, trail_next]
         mixed.assign(mixed_next)
         trail.assign(trail_next)
-        # Of two weights that are swapped together, one is read before a function that may take long, one behind it.
         fetch = [mixed_next, af.ops.subtract(before + 0 * read, after + 0 * mixed_next, name="apart")]
         self.model = af.Model.of(graph)
         if self.blocks is not None:

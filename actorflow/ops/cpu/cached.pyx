@@ -16,27 +16,22 @@ cdef extern from *:
     #include <stdint.h>
     #include <string.h>
 
-    #if defined(__GNUC__) && defined(__x86_64__)
-    #define INLINE static inline __attribute__((always_inline))
-    #define FOR_AVX2 __attribute__((target("avx2,fma")))
-    static int is_fast(void) {
-        __builtin_cpu_init();
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    }
+    #if defined(__GNUC__) && defined(__x86_64__) && defined(__GLIBC__)
+    #define CLONED __attribute__((target_clones("avx2", "default")))
     #else
-    #define INLINE static inline
-    #define FOR_AVX2
-    static int is_fast(void) { return 0; }
+    #define CLONED
     #endif
 
     /* Vectors by name: compilers do not change the order of additions themselves, and store what they add up in loops. */
     #ifdef __GNUC__
+    #define INLINE static inline __attribute__((always_inline))
     #define LANES 8
     typedef float vector __attribute__((vector_size(4 * LANES), aligned(4)));
     typedef int32_t integers __attribute__((vector_size(4 * LANES)));
     #define AS(type, x) __builtin_convertvector(x, type)
     #define LESS(a, b) ((a) < (b))
     #else
+    #define INLINE static inline
     #define LANES 1
     typedef float vector;
     typedef int32_t integers;
@@ -69,20 +64,17 @@ cdef extern from *:
     /* e ** (x - most), at most 1, to 2 units in the last place, by Cephes' polynomial. */
     INLINE void exponential(float *x, float most) {
         vector least = {0}, t = READ(x) - most, whole, f;
-        integers low, bits, others;
-        least -= 87.0f;
-        low = LESS(t, least);
-        memcpy(&bits, &least, sizeof bits);
-        memcpy(&others, &t, sizeof others);
-        bits = (bits & low) | (others & ~low);
-        memcpy(&t, &bits, sizeof t);
+        integers low = LESS(t, least - 87.0f), bits;
         whole = AS(vector, AS(integers, t * 1.44269504f - 0.5f));
         f = t - whole * 0.693359375f + whole * 2.12194440e-4f;
         f = 1 + f + f * f * (5.0000001201e-1f + f * (1.6666665459e-1f + f * (4.1665795894e-2f
             + f * (8.3334519073e-3f + f * (1.3981999507e-3f + f * 1.9875691500e-4f)))));
         bits = (AS(integers, whole) + 127) << 23;
         memcpy(&t, &bits, sizeof t);
-        AT(x) = f * t;
+        t *= f;
+        memcpy(&bits, &t, sizeof t);
+        bits &= ~low; /* less than what a float can be */
+        memcpy(x, &bits, sizeof bits);
     }
 
     /* Put e ** (x - most) in the place of x; returns their sum. */
@@ -158,7 +150,7 @@ cdef extern from *:
         }
     }
 
-    INLINE void attend_rows(ptrdiff_t rows, ptrdiff_t own, const float *q, const float *k, const float *v,
+    CLONED static void attend_all(ptrdiff_t rows, ptrdiff_t own, const float *q, const float *k, const float *v,
             const float *keys, const float *values, const int64_t *table, ptrdiff_t columns, const int64_t *used,
             ptrdiff_t block, ptrdiff_t heads, ptrdiff_t groups, ptrdiff_t features, float scale, float *shares,
             float *y) {
@@ -167,20 +159,6 @@ cdef extern from *:
                 attend(q + (row * own + i) * heads * features, k + row * own * groups * features,
                        v + row * own * groups * features, keys, values, table + row * columns, used[row], i + 1, block,
                        heads, groups, features, scale, shares, y + (row * own + i) * heads * features);
-    }
-
-    #define ARGUMENTS ptrdiff_t rows, ptrdiff_t own, const float *q, const float *k, const float *v, \\
-        const float *keys, const float *values, const int64_t *table, ptrdiff_t columns, const int64_t *used, \\
-        ptrdiff_t block, ptrdiff_t heads, ptrdiff_t groups, ptrdiff_t features, float scale, float *shares, float *y
-    #define GIVEN rows, own, q, k, v, keys, values, table, columns, used, block, heads, groups, features, scale, \\
-        shares, y
-
-    FOR_AVX2 static void attend_fast(ARGUMENTS) { attend_rows(GIVEN); }
-    static void attend_plain(ARGUMENTS) { attend_rows(GIVEN); }
-
-    static void attend_all(ARGUMENTS) {
-        if (is_fast()) attend_fast(GIVEN);
-        else attend_plain(GIVEN);
     }
     """
     void attend_all(
