@@ -17,6 +17,7 @@ import math
 from bisect import insort
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from heapq import heapify, heappop, heapreplace
@@ -46,7 +47,6 @@ from actorflow.runtime.rows import Request, Rows
 from actorflow.runtime.sessions import Session, Slots
 from actorflow.threads import forget_in_child
 from actorflow.trace.batches import BatchCounters, BatchStatistics, Histogram
-from actorflow.trace.ring import EndedRequest
 
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
@@ -138,6 +138,7 @@ class _State(Enum):
     CLOSED = "closed"
 
 
+@dataclass(slots=True, eq=False)
 class Group:
     """Requests that wait and may go into one frame, in the order in which they shall.
 
@@ -150,16 +151,13 @@ class Group:
         most: Most rows of a frame.
     """
 
-    __slots__ = ("is_full", "key", "most", "requests", "rows", "taken", "takes_turns")
-
-    def __init__(self, key: Hashable, is_full: bool, most: int) -> None:
-        self.key = key
-        self.is_full = is_full
-        self.most = most
-        self.requests: list[Request] = []
-        self.rows = 0
-        self.takes_turns = False
-        self.taken: dict[Hashable, float] = {}  # rows of each caller, by its weight
+    key: Hashable
+    is_full: bool
+    most: int
+    requests: list[Request] = field(default_factory=list)
+    rows: int = 0
+    takes_turns: bool = False
+    taken: dict[Hashable, float] = field(default_factory=dict)  # rows of each caller, by its weight
 
     def add(self, request: Request) -> None:
         waiting = self.requests
@@ -223,6 +221,7 @@ class Group:
         return min([request.since_s for request in self.requests])
 
 
+@dataclass(slots=True, eq=False)
 class Batch:
     """Requests whose rows are computed together, in one frame or, where it fails, in several.
 
@@ -231,11 +230,8 @@ class Batch:
         task: Computes them.
     """
 
-    __slots__ = ("requests", "task")
-
-    def __init__(self) -> None:
-        self.requests: set[Request] = set()
-        self.task: asyncio.Task[None]
+    requests: set[Request] = field(default_factory=set)
+    task: asyncio.Task[None] = field(init=False)
 
 
 class Batcher:
@@ -503,7 +499,7 @@ class Batcher:
             if requests and requests[0].future.get_loop().is_closed():  # the task was dropped with its loop
                 raise
             counters.count_failure(error)
-            trace.add_request(_ended_request(since, perf_counter(), (), type(error).__name__))
+            trace.add_request(since, perf_counter(), (), type(error).__name__)
             for request in requests:
                 request.error = None
                 request.future.cancel()
@@ -516,7 +512,7 @@ class Batcher:
         counters.wait_s.add(requests[-1].started - since)
         now = perf_counter()
         counters.latency_s.add(now - since)
-        trace.add_request(_ended_request(since, now, result.frames, "finished"))
+        trace.add_request(since, now, result.frames, "finished")
         return result
 
     def _expire(self, requests: Sequence[Request], timeout_s: float) -> None:
@@ -664,7 +660,7 @@ class Batcher:
                 # A caller that was cancelled has not said so yet, where its future has ended and its request has not.
                 requests = [each for each in todo.pop() if each.place is batch and not each.future.done()]
                 if requests:
-                    self._deliver(batch, requests, await self._frame(requests, permit))
+                    self._deliver(batch, requests, *await self._frame(requests, permit))
             except (OpError, FeedError) as error:
                 if self._isolates and len(requests) > 1:
                     half = len(requests) // 2
@@ -676,10 +672,12 @@ class Batcher:
             finally:
                 self._rows.give_back(permit)
 
-    def _deliver(self, batch: Batch, requests: Sequence[Request], result: Result) -> None:
+    def _deliver(self, batch: Batch, requests: Sequence[Request], feeds: Mapping[Blob, Any], result: Result) -> None:
         """Give each request its rows of a frame."""
-        self._rows.keep(result, requests, [each.place is batch and not each.future.done() for each in requests])
-        for request, part in zip(requests, self._rows.parts(result, requests), strict=True):
+        rows, is_padded = self._rows, self._options.pad is not None
+        rows.keep(feeds, result, requests, [each.place is batch and not each.future.done() for each in requests])
+        parts = rows.parts(None if is_padded else feeds, result, requests)
+        for request, part in zip(requests, parts, strict=True):
             if not request.future.done():
                 request.future.set_result(part)
         self._move(requests, batch, None)
@@ -691,7 +689,7 @@ class Batcher:
             _fail(request, error)
         self._move(left, batch, None)
 
-    async def _frame(self, requests: Sequence[Request], permit: Permit | None) -> Result:
+    async def _frame(self, requests: Sequence[Request], permit: Permit | None) -> tuple[dict[Blob, Any], Result]:
         parts = requests if self._options.pad is None else self._padded(self._options.pad, requests)
         rows = sum([part.rows for part in parts])
         length = next((bucket for bucket in self._options.buckets if bucket >= rows), rows)
@@ -700,7 +698,8 @@ class Batcher:
         counters.rows.add(rows)
         counters.padded_rows += length - rows
         requesters = dict.fromkeys([request.requester for request in requests if request.requester is not None])
-        return await self._rows.run(self._rows.joined(parts, length - rows), [*requesters], permit)
+        feeds = self._rows.joined(parts, length - rows)
+        return feeds, await self._rows.run(feeds, [*requesters], permit)
 
     def _padded(self, pad: Callable[..., Any], requests: Sequence[Request]) -> list[Request]:
         try:
@@ -710,7 +709,7 @@ class Batcher:
                 lengths = [request.lengths for request in padded]
                 raise ValueError(f"of {before} rows it made {after}, with {lengths} in the other open axes")
             for request, made in zip(requests, padded, strict=True):
-                made.states, made.positions = request.states, request.positions
+                made.states, made.held = request.states, request.held
         except Exception as error:
             raise FeedError(f"pad of batched runs of graph {self._rows.name!r} failed: {text_of(error)}") from error
         return padded
@@ -811,7 +810,3 @@ def _fail(request: Request, error: BaseException) -> None:
     if waits(request.future):
         request.error = error
         request.future.set_result(None)
-
-
-def _ended_request(since_s: float, until_s: float, frames: Sequence[int], outcome: str) -> EndedRequest:
-    return EndedRequest(int(since_s * 1e9), int(until_s * 1e9), frames, outcome)

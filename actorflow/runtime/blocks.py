@@ -47,10 +47,9 @@ class Blocks:
         """Number of blocks that sessions have."""
         return self.cache.blocks - len(self._free)
 
-    def write(self, places: Sequence[int], rows: Sequence[int] | slice, pool: Cached, value: npt.NDArray[Any]) -> None:
-        """Put positions of a frame's result, (row, new, ...), into places of a pool."""
-        array, width = self.arrays[pool], value.shape[2:]
-        array.reshape(-1, *width)[places] = value.reshape(-1, *width)[rows]
+    def write(self, pool: Cached, places: Any, value: npt.NDArray[Any]) -> None:
+        """Put positions, (position, ...), into places of a pool."""
+        self.arrays[pool].reshape(-1, *value.shape[1:])[places] = value
 
     async def take(self, held: Held, count: int, timeout_s: float | None) -> None:
         """Give a session some more blocks.
@@ -117,7 +116,8 @@ class Held:
 
     Attributes:
         table: Numbers of its blocks, as a row.
-        used: Number of positions that it has kept, as a row.
+        count: Number of positions that it has kept.
+        room: Number of positions that it may have in these blocks.
         blocks: Numbers of its blocks.
         wanted, granted: What it waits for.
     """
@@ -128,10 +128,8 @@ class Held:
         self._all, cache = blocks, blocks.cache
         self.table = np.zeros((1, cache.table.shape[1]), np.int64)
         self.blocks: list[int] = []
-        self.wanted = 0
-        self._count = self._adds = 0
+        self.count = self.room = self.wanted = 0
         self._first = {} if given is None else self._restored(given)
-        self.used = np.array([self._count])
 
     def _restored(self, given: Mapping[str, Any]) -> dict[Cached, npt.NDArray[Any]]:
         counts = {np.shape(given[pool.name])[:1] for pool in self._all.arrays}
@@ -140,54 +138,41 @@ class Held:
                 f"a session must begin with as many positions in each of {[pool.name for pool in self._all.arrays]}, "
                 f"at most {self._all.cache.most}, got {sorted(counts)}"
             )
-        ((self._count,),) = counts
-        specs = {pool: TensorSpec((self._count, *pool.shape[2:]), pool.dtype) for pool in self._all.arrays}
+        ((self.count,),) = counts
+        specs = {pool: TensorSpec((self.count, *pool.shape[2:]), pool.dtype) for pool in self._all.arrays}
         return {
             pool: np.array(as_array(given[pool.name], spec, f"state {pool.name!r} of a session"))
             for pool, spec in specs.items()
         }
 
     async def reserve(self, new: int, timeout_s: float | None) -> None:
-        """Have room for the positions of a step.
+        """Have room for the positions of a step, which has not enough.
 
         Raises:
             FeedError: if it would have more positions than a session may.
             CacheFullError, SessionClosedError: as `Blocks.take`.
         """
-        cache, total = self._all.cache, self._count + new
+        cache, total = self._all.cache, self.count + new
         if total > cache.most:
             raise FeedError(
-                f"a session has read {self._count} positions of at most {cache.most}, and a step of {new} more is "
+                f"a session has read {self.count} positions of at most {cache.most}, and a step of {new} more is "
                 "too long"
             )
-        lacking = -(-total // cache.block) - len(self.blocks)
-        if lacking > 0:
-            await self._all.take(self, lacking, timeout_s)
-        self._adds = new
+        await self._all.take(self, -(-total // cache.block) - len(self.blocks), timeout_s)
 
     def add(self, blocks: Sequence[int]) -> None:
         """Take further blocks, into the first of which goes what the session begins with."""
-        at = len(self.blocks)
-        self.table[0, at : at + len(blocks)] = blocks
         self.blocks += blocks
-        places = self.places(0, self._count)
+        self.table[0, : len(self.blocks)] = self.blocks
+        self.room = min(len(self.blocks) * self._all.cache.block, self._all.cache.most)
         for pool, value in self._first.items():
-            self._all.write(places, slice(None), pool, value[np.newaxis])
+            self._all.write(pool, self._places(), value)
         self._first = {}
 
-    def places(self, start: int, count: int) -> list[int]:
-        """Where some positions are, in pools without the axis of the blocks."""
+    def _places(self) -> list[int]:
+        """Where its positions are, in pools without the axis of the blocks."""
         size, blocks = self._all.cache.block, self.blocks
-        return [blocks[i // size] * size + i % size for i in range(start, start + count)]
-
-    def coming(self) -> list[int]:
-        """Where the positions of the step will be."""
-        return self.places(self._count, self._adds)
-
-    def commit(self) -> None:
-        """Keep the positions of the step."""
-        self._count += self._adds
-        self.used = np.array([self._count])  # a frame of a step that was given up may still read the one before
+        return [blocks[i // size] * size + i % size for i in range(self.count)]
 
     def release(self, why: str) -> None:
         """Give the blocks back."""
@@ -199,5 +184,5 @@ class Held:
         """Copies of what it has kept."""
         if self._first:
             return {pool: value.copy() for pool, value in self._first.items()}
-        places = self.places(0, self._count)
+        places = self._places()
         return {pool: array.reshape(-1, *pool.shape[2:])[places] for pool, array in self._all.arrays.items()}

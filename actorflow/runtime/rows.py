@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from actorflow.actors.task import callers, within
-from actorflow.errors import FeedError, GraphError, ShapeError, mapping
+from actorflow.errors import DTypeError, FeedError, GraphError, ShapeError, mapping
 from actorflow.graph.cache import Cached
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, State, Variable
 from actorflow.interchange import as_array, to_numpy
 from actorflow.plan.lengths import shape_of
 from actorflow.plan.validate import chosen, states_of
-from actorflow.runtime.blocks import Blocks
+from actorflow.runtime.blocks import Blocks, Held
 from actorflow.runtime.engine import Engine, Fetch
 from actorflow.runtime.program import Result, check_unneeded
 from actorflow.spec import Length, TensorSpec, at, axes_in, rows_axis
@@ -30,17 +32,22 @@ if TYPE_CHECKING:
     from actorflow.runtime.pause import Permit
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """The rows of one caller, or a part of them that goes into one frame.
 
     Attributes:
         arrays: An array per source.
-        rows: Their common length.
+        row: Which of their rows is its own; None if all are.
+        rows: Number of its rows.
         lengths: Lengths of the other open axes.
         states: The row of each state that a session has brought; once there is a result, the next ones.
         caller: Whose it is; those of several callers take turns.
         weight: How large the share of its caller is.
-        positions: Places in a cache that get what it adds there.
+        held: What its session has of a cache.
+        adds: Number of positions that it adds there.
+        feedback: Indices of sources, each with that of the result that its next step is fed: with its own result, the
+            request has become that step.
 
     The other attributes are set by the batcher, which takes it in.
 
@@ -54,39 +61,23 @@ class Request:
         requester: The span that it came from, if frames have spans.
     """
 
-    __slots__ = (
-        "arrays",
-        "caller",
-        "error",
-        "future",
-        "lengths",
-        "order",
-        "place",
-        "positions",
-        "requester",
-        "rows",
-        "since_s",
-        "started",
-        "states",
-        "weight",
-    )
-
-    place: Group | Batch | None
-    order: float
-    since_s: float
-    started: float
-    future: asyncio.Future[Result | None]
-    requester: Span | None
-
-    def __init__(self, arrays: list[Any], rows: int, lengths: tuple[int, ...]) -> None:
-        self.arrays = arrays
-        self.rows = rows
-        self.lengths = lengths
-        self.states: Sequence[npt.NDArray[Any]] = ()
-        self.caller: Hashable = None
-        self.weight = 1.0
-        self.positions: Sequence[int] = ()
-        self.error: BaseException | None = None
+    arrays: list[Any]
+    rows: int
+    lengths: tuple[int, ...]
+    adds: int = 0
+    row: int | None = None
+    states: Sequence[npt.NDArray[Any]] = ()
+    caller: Hashable = None
+    weight: float = 1.0
+    held: Held | None = None
+    feedback: tuple[tuple[int, int], ...] = ()
+    place: Group | Batch | None = None
+    order: float = 0.0
+    since_s: float = 0.0
+    started: float = 0.0
+    future: asyncio.Future[Result | None] = field(init=False)
+    error: BaseException | None = None
+    requester: Span | None = None
 
     def fail(self) -> NoReturn:
         """Raise what it has failed with; the caller of this sees to it that it is not kept."""
@@ -169,13 +160,14 @@ class Rows:
                 name, spec = each.source.name, each.source.spec
                 raise GraphError(f"state {name!r} {spec} must have the axis of the rows, {self.axis!r}")
         self.blocks = _blocks(graph.name, cached, self.axis)
-        self._brought = [each.source for each in self.kept]
+        brought = [each.source for each in self.kept]
         self._axes = [0] * len(self._sources) + [each.axis for each in self.kept]
         if self.blocks is not None:
-            self._brought += self.blocks.cache.table, self.blocks.cache.used
+            brought += self.blocks.cache.table, self.blocks.cache.used
             self._axes += 0, 0
             self._fixed |= dict(self.blocks.arrays.items())
-        taken = [*self._brought, *self._fixed]
+        self._joined = [*self._sources, *brought]
+        taken = [*brought, *self._fixed]
         self._taken = {*taken, *[blob.name for blob in taken]}
         self._results = {blob: i for i, blob in enumerate(fetched)}
         self._result_names = {blob.name: i for blob, i in self._results.items()}
@@ -243,17 +235,9 @@ class Rows:
         rows = lengths[self.axis]
         if not rows:
             raise ShapeError(f"a batched run of graph {self.name!r} needs at least 1 row, got none")
-        return Request(arrays, rows, tuple([lengths[name] for name in self._others]) if self._others else ())
-
-    def following(self, request: Request, values: Mapping[Blob, Any]) -> Request | dict[Blob, Any]:
-        """The request after another one, with other values of some sources; where their types differ, its feeds."""
-        arrays = request.arrays.copy()
-        for source, value in values.items():
-            index = self._index[source]
-            before, arrays[index] = arrays[index], value
-            if type(value) is not np.ndarray or value.shape != before.shape or value.dtype != before.dtype:
-                return {**self.feeds(request), **values}
-        return Request(arrays, request.rows, request.lengths)
+        new = 0 if self.blocks is None else self.blocks.cache.new
+        adds = new if type(new) is int else int(at(new, lengths))
+        return Request(arrays, rows, tuple([lengths[name] for name in self._others]) if self._others else (), adds)
 
     def known_by(self, inputs: Mapping[str, Blob], outputs: Mapping[str, Blob]) -> None:
         """Take feeds by these names, too, and give results by these."""
@@ -261,8 +245,8 @@ class Rows:
         self._index |= {name: places[blob] for name, blob in inputs.items() if blob in places}
         self._result_names = {name: self._results[blob] for name, blob in outputs.items() if blob in self._results}
 
-    def source(self, key: Any) -> Blob:
-        """A source that requests feed, by itself or by its name.
+    def source(self, key: Any) -> int:
+        """Index of a source that requests feed, by itself or by its name.
 
         Raises:
             FeedError: if it is none.
@@ -271,10 +255,10 @@ class Rows:
         if index is None:
             self._check_free(key)
             raise FeedError(f"graph {self.name!r}: {getattr(key, 'name', key)!r} is no source that is needed")
-        return self._sources[index]
+        return index
 
-    def result(self, key: Any) -> Blob:
-        """What requests get, by itself or by its name.
+    def result(self, key: Any) -> int:
+        """Index of what requests get, by itself or by its name.
 
         Raises:
             GraphError: if it is not fetched.
@@ -282,7 +266,7 @@ class Rows:
         blob = self._engine.graph.resolve(key)
         if blob not in self._results:
             raise GraphError(f"{getattr(blob, 'name', blob)!r} is not fetched by batched runs of graph {self.name!r}")
-        return blob
+        return self._results[blob]
 
     def _check_free(self, key: Any) -> None:
         """Check what is fed and not needed, which must not be what sessions or all frames are fed already."""
@@ -297,12 +281,6 @@ class Rows:
         pools = [] if self.blocks is None else [*self.blocks.arrays]
         cached = {pool.name: TensorSpec.of(("used", *pool.shape[2:]), pool.dtype) for pool in pools}
         return {each.source.name: each.row for each in self.kept} | cached
-
-    def added(self, request: Request) -> int:
-        """Number of positions that a request adds to a cache."""
-        assert self.blocks is not None
-        new = self.blocks.cache.new
-        return new if type(new) is int else int(at(new, dict(zip(self._others, request.lengths, strict=True))))
 
     def check_caller(self) -> None:
         """Check that no op of the graph itself asks, which might wait for its own end.
@@ -334,7 +312,7 @@ class Rows:
 
     def feeds(self, request: Request) -> dict[Blob, Any]:
         """The rows of a request, as functions of the user get them."""
-        return dict(zip(self._sources, request.arrays, strict=True))
+        return dict(zip(self._sources, _arrays(request), strict=True))
 
     def split(self, request: Request, most: int) -> list[Request]:
         """Parts of at most so many rows."""
@@ -346,48 +324,76 @@ class Rows:
 
     def joined(self, requests: Sequence[Request], added: int) -> dict[Blob, Any]:
         """Feeds of one frame: the rows one after the other, and the last one so many times more."""
-        sources = [*self._sources, *self._brought]
-        parts = [(*request.arrays, *request.states) for request in requests]
+        columns: list[Sequence[Any]] = [*zip(*_pieces(requests), strict=True)]
+        columns += zip(*[request.states for request in requests], strict=True)
+        if self.blocks is not None:
+            held = [request.held for request in requests if request.held is not None]
+            columns += [each.table for each in held], [np.array([each.count for each in held])]
         feeds: dict[Blob, Any] = dict(self._fixed)
-        if len(requests) == 1 and not added:
-            feeds.update(zip(sources, parts[0], strict=True))
-            return feeds
-        for source, axis, *arrays in zip(sources, self._axes, *parts, strict=True):
+        for source, axis, arrays in zip(self._joined, self._axes, columns, strict=True):
             if added:
                 last = _cut(arrays[-1], axis, -1, None)
-                arrays.append(np.broadcast_to(last, (*last.shape[:axis], added, *last.shape[axis + 1 :])))
-            feeds[source] = np.concatenate(arrays, axis)
+                arrays = *arrays, np.broadcast_to(last, (*last.shape[:axis], added, *last.shape[axis + 1 :]))
+            feeds[source] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis)
         return feeds
 
-    def keep(self, result: Result, requests: Sequence[Request], wanted: Sequence[bool]) -> None:
+    def keep(
+        self, feeds: Mapping[Blob, Any], result: Result, requests: Sequence[Request], wanted: Sequence[bool]
+    ) -> None:
         """Write what requests add to the cache behind what their sessions have, which is theirs when they say so.
 
         Args:
+            feeds: Those of the frame.
             wanted: Whether each request is: the places of others may be somebody else's by now.
         """
         if self.blocks is None:
             return
-        chosen = [(row, request.positions) for row, request in enumerate(requests) if wanted[row]]
-        places = [place for _, positions in chosen for place in positions]
+        cache = self.blocks.cache
+        adds = np.array([request.adds if is_wanted else 0 for request, is_wanted in zip(requests, wanted, strict=True)])
+        rows, steps = np.nonzero(np.arange(adds.max()) < adds[:, np.newaxis])
+        blocks, offsets = np.divmod(feeds[cache.used][rows] + steps, cache.block)
+        places = feeds[cache.table][rows, blocks] * cache.block + offsets
         for pool in self.blocks.arrays:
             assert pool.following is not None
             value = to_numpy(result._values[result._blobs[pool.following]])
-            new = value.shape[1]
-            rows = [row * new + i for row, positions in chosen for i in range(len(positions))]
-            self.blocks.write(places, rows, pool, value)
+            self.blocks.write(pool, places, value.reshape(-1, *value.shape[2:]).take(rows * value.shape[1] + steps, 0))
 
-    def parts(self, result: Result, requests: Sequence[Request]) -> Iterator[Result]:
-        """The rows of each request in the result of their frame; the next rows of its states become its own."""
+    def parts(self, feeds: Mapping[Blob, Any] | None, result: Result, requests: Sequence[Request]) -> Iterator[Result]:
+        """The rows of each request in the result of their frame; the next rows of its states become its own.
+
+        Args:
+            feeds: Those of the frame; None if they were padded.
+        """
         values, start = result._values, 0
         nexts = [(to_numpy(values[result._blobs[each.following]]), each.axis) for each in self.kept]
+        own, found = values[: len(self._results)], dict[Any, Request]()
         for request in requests:
             stop = start + request.rows
-            if self._brought:
+            if nexts:
                 # Copies: an array of the frame would be kept with the rows of others, or be changed by who has it.
                 request.states = [_cut(value, axis, start, stop).copy() for value, axis in nexts]
-            own = [value[start:stop] for value in values[: len(self._results)]]
-            yield Result(self._results, self._result_names, own, result.frames)
+            part = [value[start:stop] for value in own]
+            if request.feedback and not request.future.done():  # else it has its error
+                row, following = start, found.get(request.feedback)
+                if feeds is None:
+                    row, following = 0, self._following(request, _arrays(request), part)
+                elif following is None:
+                    following = self._following(request, [feeds[source] for source in self._sources], own)
+                    found[request.feedback] = following
+                request.arrays, request.row, request.error = following.arrays, row, following.error
+                request.lengths, request.adds = following.lengths, following.adds
+            yield Result(self._results, self._result_names, part, result.frames)
             start = stop
+
+    def _following(self, request: Request, arrays: Sequence[Any], values: Sequence[Any]) -> Request:
+        """What rows are fed at their next step, where they were fed some arrays that gave some values, as a request."""
+        feeds = dict(zip(self._sources, arrays, strict=True))
+        for index, of in request.feedback:  # copies: callers may write into what they get
+            feeds[self._sources[index]] = np.array(to_numpy(values[of]))
+        try:
+            return self.read(feeds)
+        except (FeedError, ShapeError, DTypeError) as error:
+            return Request([], 0, (), error=error)
 
     def enter(self, batcher: Batcher) -> None:
         """Keep the graph on the running loop, and show the batcher to those who watch it, until it leaves."""
@@ -428,9 +434,27 @@ class Rows:
             requesters: The spans of the requests.
             permit: What `turn` has returned.
         """
-        begun = self._engine.begin(feeds, self._fetch, False, permit=permit, requesters=requesters)
+        begun = self._engine.begin(feeds, self._fetch, False, awaited=True, permit=permit, requesters=requesters)
         program, frame = await begun
         return await program.outcome(frame)
+
+
+def _arrays(request: Request) -> list[Any]:
+    """The rows of a request, by source."""
+    row = request.row
+    return request.arrays if row is None else [array[row : row + 1] for array in request.arrays]
+
+
+def _pieces(requests: Iterable[Request]) -> Iterator[Sequence[Any]]:
+    """The rows of requests, by source, in as few pieces as there are: those of one iteration share arrays."""
+    for _, sharing in groupby(requests, lambda request: id(request.arrays)):
+        first, *others = sharing
+        arrays = first.arrays
+        if first.row is None:
+            yield arrays
+        else:
+            rows = [first.row, *[request.row for request in others]]
+            yield arrays if rows == [*range(len(arrays[0]))] else [array[rows] for array in arrays]
 
 
 def _cut(array: Any, axis: int, start: int, stop: int | None) -> Any:

@@ -180,6 +180,7 @@ class Session:
         self._turn = asyncio.Lock()
         self._request: Request | None = None
         self._calls = 0  # of `run` that have not ended
+        self._adds = 0  # positions of the step under way
         self._number, self._steps = -1, 0
         self._idle_since_s = 0.0  # since it was entered, or its last step has ended
         self._returned_s = 0.0  # likewise, has had its result
@@ -216,17 +217,20 @@ class Session:
         self._rows.check_caller()  # before it waits for a step that waits for it
         self._calls += 1
         try:
-            async with self._turn:
+            await self._turn.acquire()
+            try:
                 self._check_open()
                 if self._held is not None:
-                    feeds = await self._with_room(feeds, timeout)
-                    self._check_open()  # it may have been closed when it had just got blocks
-                try:
-                    return await self._batcher._run(
-                        feeds, self._priority if priority is None else priority, timeout, self
-                    )
-                finally:
-                    self._request = None
+                    request = feeds if isinstance(feeds, Request) else self._rows.read(feeds)
+                    if self._held.count + request.adds > self._held.room:
+                        limits = [each for each in (timeout, self._slot_timeout_s) if each is not None]
+                        await self._held.reserve(request.adds, min(limits, default=None))
+                        self._check_open()  # it may have been closed when it had just got blocks
+                    self._adds, feeds = request.adds, request
+                return await self._batcher._run(feeds, self._priority if priority is None else priority, timeout, self)
+            finally:
+                self._request = None
+                self._turn.release()
         finally:
             self._calls -= 1
             if not self._why:
@@ -236,14 +240,6 @@ class Session:
         if self._why:
             self._batcher.check_open()
             raise SessionClosedError(f"a session of graph {self._rows.name!r} {self._why}")
-
-    async def _with_room(self, feeds: Mapping[Any, Any] | Request, timeout: float | None) -> Request:
-        """The request, when the blocks are there that it needs."""
-        assert self._held is not None
-        request = feeds if isinstance(feeds, Request) else self._rows.read(feeds)
-        limits = [each for each in (timeout, self._slot_timeout_s) if each is not None]
-        await self._held.reserve(self._rows.added(request), min(limits, default=None))
-        return request
 
     async def iterate(
         self,
@@ -266,37 +262,30 @@ class Session:
         mapping("feeds", feeds)
         mapping("feedback", feedback)
         most = None if limit is None else whole("limit", limit, 1)
-        given = {self._rows.source(key): value for key, value in feeds.items()}
-        pairs = {self._rows.source(key): self._rows.result(of) for key, of in feedback.items()}
         ends = None if until is None else self._rows.result(until)
-        count = 0
-        step: Mapping[Any, Any] | Request = given
-        while most is None or count < most:
-            request = step if isinstance(step, Request) else self._rows.read(step)
+        request = self._rows.read(feeds)
+        request.feedback = tuple([(self._rows.source(key), self._rows.result(of)) for key, of in feedback.items()])
+        for step in count(1):
             result = await self._step(request, priority, timeout)
-            count += 1
-            # Before the caller has it, who may write into it.
-            step = self._rows.following(request, {each: np.array(to_numpy(result[of])) for each, of in pairs.items()})
-            is_last = ends is not None and bool(to_numpy(result[ends]).all())
+            is_last = ends is not None and bool(to_numpy(result._values[ends]).all())
             yield result
-            if is_last:
+            if is_last or step == most:
                 return
+            if request.error is not None:
+                request.fail()
 
     def enter(self, request: Request) -> None:
         """Have a request bring the state; for the batcher."""
         if request.rows != 1:
             raise ShapeError(f"a step of a session of graph {self._rows.name!r} has 1 row, got {request.rows}")
         request.states, request.caller, request.weight = self._states, self._caller, self._weight
-        if self._held is not None:
-            request.states = [*self._states, self._held.table, self._held.used]
-            request.positions = self._held.coming()
-        self._request = request
+        request.held, self._request = self._held, request
 
     def commit(self, states: Sequence[npt.NDArray[Any]], counters: BatchCounters) -> None:
         """Go on from a step whose result is returned in this turn of the loop; for the batcher."""
         self._states = states
         if self._held is not None:
-            self._held.commit()
+            self._held.count += self._adds
         now_s = self._loop.time()
         (counters.between_steps_s if self._steps else counters.first_step_s).add(now_s - self._returned_s)
         self._returned_s = now_s

@@ -154,7 +154,7 @@ class Trace(core.Ring):
         self._numbers = {"loop": 0}
         self._errors: deque[tuple[int, str]] = deque(maxlen=_MAX_ERRORS)
         self._lengths: deque[tuple[int, Lengths]] = deque(maxlen=_MAX_LENGTHS)
-        self._requests: deque[EndedRequest] = deque(maxlen=_MAX_REQUESTS)
+        self._requests: deque[tuple[float, float, Sequence[int], str]] = deque(maxlen=_MAX_REQUESTS)
         self._values: deque[RecordedValue] = deque(maxlen=_MAX_VALUES)
         self.requests_total = 0
         self.origin_ns = clock_ns()
@@ -186,15 +186,16 @@ class Trace(core.Ring):
         """How many calls and requests have ended."""
         return self.total, self.requests_total
 
-    def add_request(self, request: EndedRequest) -> None:
-        """Enter a request of a batched run that has ended."""
-        self._requests.append(request)
+    def add_request(self, start_s: float, end_s: float, frames: Sequence[int], outcome: str) -> None:
+        """Enter a request of a batched run that has ended: what `EndedRequest` has, by `time.perf_counter`."""
+        self._requests.append((start_s, end_s, frames, outcome))
         self.requests_total += 1
 
     def requests_since(self, position: int) -> list[EndedRequest]:
         """The requests from a position on, as far as they are kept."""
         kept = len(self._requests)
-        return list(islice(self._requests, max(0, kept - (self.requests_total - position)), None))
+        found = islice(self._requests, max(0, kept - (self.requests_total - position)), None)
+        return [EndedRequest(int(start * 1e9), int(end * 1e9), frames, how) for start, end, frames, how in found]
 
     def add_value(self, value: RecordedValue) -> None:
         """Enter what a tap has sampled."""

@@ -2,8 +2,9 @@
 
 A schedule is drawn from its seed: when sessions come and hang up, how many slots there are, when each calls its steps,
 several at once too, with which time limits, which of them are cancelled, or fail inside an op, and what happens to the
-graph meanwhile. What a step gives tells which steps were computed before it: a session keeps a number that all of them
-are mixed into, the last two values, along another axis, and in a cache all values, of which there may be few blocks.
+graph meanwhile, that weights are swapped for one. What a step gives tells which steps were computed before it: a
+session keeps a number that all of them are mixed into, the last two values, along another axis, and in a cache all
+values, of which there may be few blocks.
 """
 
 import asyncio
@@ -42,6 +43,7 @@ class Caller:
         self.trail = (value, self.trail[0])
         self.finished += 1
         assert result["mixed_next"].tolist() == [self.mixed]
+        assert result["apart/out"].tolist() == [0]
         self.read += [value] * times
         if "mean/out" in result:
             assert result["mean/out"][0, -1, 0] == pytest.approx(np.mean(self.read))
@@ -65,7 +67,7 @@ class Schedule:
     def __post_init__(self) -> None:
         draw = self.draw = random.Random(self.seed)
         self.durations = draw.choice(((0.0,), (0.001,), (0.0, 0.004, 0.01)))
-        events = ("aclose", "close graph", "cancel", "pause", "leave by an error")
+        events = ("aclose", "close graph", "cancel", "pause", "leave by an error", "swap", "swap")
         self.event = draw.choice((None,) * 4 + events)
         self.event_s = draw.choice((0.0, 0.001, 0.006, draw.uniform(0, HORIZON_S)))
         self.slots = draw.choice((1, 2, 5, 100))
@@ -82,10 +84,13 @@ class Schedule:
         trail = graph.state("trail", (2, "row"), "int64")
         mixed_next = graph.blob("mixed_next", ("row",), "int64")
         trail_next = graph.blob("trail_next", (2, "row"), "int64")
-        [x, mixed, trail] >> graph.function("compute", self.compute) >> [mixed_next, trail_next]
+        before, after = (graph.variable(name, (), "int64") for name in ("before", "after"))
+        read = mixed + 0 * before
+        [x, read, trail] >> graph.function("compute", self.compute) >> [mixed_next, trail_next]
         mixed.assign(mixed_next)
         trail.assign(trail_next)
-        fetch = [mixed_next]
+        fetch = [mixed_next, af.ops.subtract(before + 0 * read, after + 0 * mixed_next, name="apart")]
+        self.model = af.Model.of(graph)
         if self.blocks is not None:
             new = graph.blob("new", ("row", "time", 1))
             cache = graph.cache("cache", most=40, blocks=self.blocks, block=2)
@@ -182,6 +187,9 @@ class Schedule:
     async def happen(self, graph: af.Graph, batcher: Batcher) -> None:
         await asyncio.sleep(self.event_s)
         await befall(self.event, graph, batcher)
+        for number in range(1, 6) if self.event == "swap" else ():
+            await self.model.swap({"before": number, "after": number})
+            await asyncio.sleep(0.002)
 
     async def main(self) -> None:
         graph, batcher = self.graph()

@@ -580,6 +580,39 @@ async def test_an_iteration_whose_caller_leaves_frees_its_slot_and_computes_noth
             assert session.state_dict()["total"] == 5
 
 
+async def test_who_is_closed_in_the_turn_in_which_a_frame_ends_is_told_and_others_go_on() -> None:
+    graph = af.Graph("closing")
+    x, y = graph.blob("x", ["row"], "int64"), graph.blob("y", ["row"], "int64")
+    sessions: list[Any] = []
+
+    def following(x: Any) -> Any:
+        if 2 in x:
+            sessions[0].close()
+        return x + 1
+
+    [x] >> graph.function("following", following) >> [y]
+
+    async def values(batcher: Any, first: int) -> list[int]:
+        async with batcher.session() as session:
+            sessions.append(session)
+            return [int(each[y][0]) async for each in session.iterate({x: [first]}, feedback={x: y}, limit=4)]
+
+    async with graph, graph.batched() as batcher:
+        told = await asyncio.gather(*[values(batcher, first) for first in (0, 10, 20)], return_exceptions=True)
+        assert [type(told[0]), *told[1:]] == [af.SessionClosedError, [11, 12, 13, 14], [21, 22, 23, 24]]
+
+
+async def test_what_steps_feed_each_other_must_fit() -> None:
+    graph = af.Graph("wider")
+    x = graph.blob("x", ["row"], "int64")
+    y = af.ops.expand_dims(x, 1, name="y")
+    async with graph, graph.batched(fetch=y) as batcher:
+        steps = batcher.iterate({x: [3]}, feedback={x: y})
+        assert (await anext(steps))[y].tolist() == [[3]]
+        with pytest.raises(af.ShapeError, match=r"feed for blob 'x': expected shape"):
+            await anext(steps)
+
+
 async def test_iterations_of_what_is_not_there_are_refused() -> None:
     graph, x, step, following = counting()
     async with graph, graph.batched(fetch=[following, "sum/out"]) as batcher, batcher.session() as session:

@@ -79,7 +79,7 @@ FAULTS = [
     Planted("sessions", f"{_SLOTS}.free", "self.sessions.add(following)", "pass"),
     Planted("sessions", "runtime.sessions:Session._close", "self._slots.free(self)", "pass"),
     Planted("sessions", f"{_BATCHER}._run", "session.commit(", "requests[0].order > 0.004 and session.commit("),
-    Planted("iterations", "runtime.sessions:Session.iterate", "is_last = ends", "is_last = count > 2 and ends"),
+    Planted("iterations", "runtime.sessions:Session.iterate", "is_last = ends", "is_last = step > 2 and ends"),
     Planted("sessions", "runtime.sessions:Session._expire", "now_s if self._calls else", ""),
     # Pipelines.
     Planted("pipelines", "pipeline.calls.order:InOrder.accept", "slots.append(slot)", "slots.appendleft(slot)"),

@@ -16,97 +16,141 @@ cdef extern from *:
     #include <stdint.h>
     #include <string.h>
 
-    #define LANES 8
-
-    #if defined(__GNUC__) && defined(__x86_64__)
-    #define INLINE static inline __attribute__((always_inline))
-    #define FOR_AVX2 __attribute__((target("avx2,fma")))
-    static int is_fast(void) {
-        __builtin_cpu_init();
-        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    }
+    #if defined(__GNUC__) && defined(__x86_64__) && defined(__GLIBC__)
+    #define CLONED __attribute__((target_clones("avx2", "default")))
     #else
-    #define INLINE static inline
-    #define FOR_AVX2
-    static int is_fast(void) { return 0; }
+    #define CLONED
     #endif
 
-    /* Sums per lane, so that compilers may use vectors: they do not change the order of additions themselves. */
-    INLINE float total_of(float *sums) {
-        for (int half = LANES / 2; half; half /= 2)
-            for (int lane = 0; lane < half; lane++) sums[lane] += sums[lane + half];
-        return sums[0];
-    }
+    /* Vectors by name: compilers do not change the order of additions themselves, and store what they add up in loops. */
+    #ifdef __GNUC__
+    #define INLINE static inline __attribute__((always_inline))
+    #define LANES 8
+    typedef float vector __attribute__((vector_size(4 * LANES), aligned(4)));
+    typedef int32_t integers __attribute__((vector_size(4 * LANES)));
+    #define AS(type, x) __builtin_convertvector(x, type)
+    #define LESS(a, b) ((a) < (b))
+    #else
+    #define INLINE static inline
+    #define LANES 1
+    typedef float vector;
+    typedef int32_t integers;
+    #define AS(type, x) ((type)(x))
+    #define LESS(a, b) (-(integers)((a) < (b)))
+    #endif
+    #if defined(__GNUC__) && !defined(__clang__)
+    #pragma GCC diagnostic ignored "-Wpsabi"  /* vectors are passed inline */
+    #endif
+    #define AT(x) (*(vector *)(x))
+    #define READ(x) (*(const vector *)(x))
 
-    INLINE float sum_of(const float *x, ptrdiff_t n) {
-        float sums[LANES] = {0}, sum = 0;
-        ptrdiff_t i = 0;
-        for (; i + LANES <= n; i += LANES)
-            for (int lane = 0; lane < LANES; lane++) sums[lane] += x[i + lane];
-        for (; i < n; i++) sum += x[i];
-        return sum + total_of(sums);
+    INLINE float total_of(const vector *x) {
+        float lanes[LANES];
+        memcpy(lanes, x, sizeof lanes);
+        for (int half = LANES / 2; half; half /= 2)
+            for (int lane = 0; lane < half; lane++) lanes[lane] += lanes[lane + half];
+        return lanes[0];
     }
 
     INLINE float product(const float *a, const float *b, ptrdiff_t n) {
-        float sums[LANES] = {0}, sum = 0;
+        vector sums = {0};
+        float rest = 0;
         ptrdiff_t i = 0;
-        for (; i + LANES <= n; i += LANES)
-            for (int lane = 0; lane < LANES; lane++) sums[lane] += a[i + lane] * b[i + lane];
-        for (; i < n; i++) sum += a[i] * b[i];
-        return sum + total_of(sums);
+        for (; i + LANES <= n; i += LANES) sums += READ(a + i) * READ(b + i);
+        for (; i < n; i++) rest += a[i] * b[i];
+        return rest + total_of(&sums);
     }
 
-    /* e ** x for x <= 0, to 2 units in the last place, by Cephes' polynomial: vectors compute it, unlike expf. */
-    INLINE void exponentials(float *x, ptrdiff_t n, float most) {
-        for (ptrdiff_t i = 0; i < n; i++) {
-            float t = x[i] - most, whole, f;
-            int32_t bits;
-            t = t < -87.0f ? -87.0f : t;
-            whole = (float)(int32_t)(t * 1.44269504f - 0.5f);
-            f = t - whole * 0.693359375f + whole * 2.12194440e-4f;
-            f = 1 + f + f * f * (5.0000001201e-1f + f * (1.6666665459e-1f + f * (4.1665795894e-2f
-                + f * (8.3334519073e-3f + f * (1.3981999507e-3f + f * 1.9875691500e-4f)))));
-            bits = ((int32_t)whole + 127) << 23;
-            memcpy(&t, &bits, 4);
-            x[i] = f * t;
+    /* e ** (x - most), at most 1, to 2 units in the last place, by Cephes' polynomial. */
+    INLINE void exponential(float *x, float most) {
+        vector least = {0}, t = READ(x) - most, whole, f;
+        integers low = LESS(t, least - 87.0f), bits;
+        whole = AS(vector, AS(integers, t * 1.44269504f - 0.5f));
+        f = t - whole * 0.693359375f + whole * 2.12194440e-4f;
+        f = 1 + f + f * f * (5.0000001201e-1f + f * (1.6666665459e-1f + f * (4.1665795894e-2f
+            + f * (8.3334519073e-3f + f * (1.3981999507e-3f + f * 1.9875691500e-4f)))));
+        bits = (AS(integers, whole) + 127) << 23;
+        memcpy(&t, &bits, sizeof t);
+        t *= f;
+        memcpy(&bits, &t, sizeof t);
+        bits &= ~low; /* less than what a float can be */
+        memcpy(x, &bits, sizeof bits);
+    }
+
+    /* Put e ** (x - most) in the place of x; returns their sum. */
+    INLINE float exponentials(float *x, ptrdiff_t n, float most) {
+        vector sums = {0};
+        float rest[LANES] = {0}, sum = 0;
+        ptrdiff_t i = 0;
+        for (; i + LANES <= n; i += LANES) {
+            exponential(x + i, most);
+            sums += READ(x + i);
         }
+        memcpy(rest, x + i, 4 * (n - i));
+        exponential(rest, most);
+        memcpy(x + i, rest, 4 * (n - i));
+        for (; i < n; i++) sum += x[i];
+        return sum + total_of(&sums);
+    }
+
+    /* What is at the next positions: those of a block, or the new ones. */
+    INLINE const float *run_of(const float *pool, const float *own, ptrdiff_t number, ptrdiff_t first, ptrdiff_t past,
+            ptrdiff_t total, ptrdiff_t block, ptrdiff_t width, ptrdiff_t *end) {
+        if (first >= past) {
+            *end = total;
+            return own;
+        }
+        *end = first + block < past ? first + block : past;
+        return pool + number * block * width;
     }
 
     /* The result of one new position of one row: `past` positions are in blocks, `own` in k and v. */
     INLINE void attend(const float *q, const float *k, const float *v, const float *keys, const float *values,
             const int64_t *table, ptrdiff_t past, ptrdiff_t own, ptrdiff_t block, ptrdiff_t heads, ptrdiff_t groups,
             ptrdiff_t features, float scale, float *shares, float *y) {
-        ptrdiff_t width = groups * features, sharing = heads / groups, total = past + own;
+        ptrdiff_t width = groups * features, sharing = heads / groups, total = past + own, end;
         for (ptrdiff_t head = 0; head < heads; head++) {
-            ptrdiff_t at = head / sharing * features;
-            const float *query = q + head * features;
-            float *result = y + head * features, most = -INFINITY, sum = 0;
-            for (ptrdiff_t first = 0; first < total;) {
-                int is_past = first < past;
-                const float *row = is_past ? keys + table[first / block] * block * width : k + (first - past) * width;
-                ptrdiff_t end = !is_past ? total : first + block < past ? first + block : past;
-                for (row += at; first < end; first++, row += width) {
+            ptrdiff_t at = head / sharing * features, i = 0;
+            const float *query = q + head * features, *row;
+            float *result = y + head * features, most = -INFINITY, sum;
+            for (ptrdiff_t first = 0, n = 0; first < total; n++) {
+                row = at + run_of(keys, k, first < past ? table[n] : 0, first, past, total, block, width, &end);
+                for (; first < end; first++, row += width) {
                     float score = product(query, row, features) * scale;
                     shares[first] = score;
                     most = score > most ? score : most;
                 }
             }
-            if (most == -INFINITY) most = 0;
-            exponentials(shares, total, most);
-            sum = sum_of(shares, total);
-            for (ptrdiff_t i = 0; i < features; i++) result[i] = 0;
-            for (ptrdiff_t first = 0; first < total;) {
-                int is_past = first < past;
-                const float *row = is_past ? values + table[first / block] * block * width : v + (first - past) * width;
-                ptrdiff_t end = !is_past ? total : first + block < past ? first + block : past;
-                for (row += at; first < end; first++, row += width)
-                    for (ptrdiff_t i = 0; i < features; i++) result[i] += shares[first] * row[i];
+            sum = exponentials(shares, total, most == -INFINITY ? 0 : most);
+            for (; i < features; i += 2 * LANES) {
+                ptrdiff_t rest = features - i;
+                vector one = {0}, two = {0};
+                for (ptrdiff_t first = 0, n = 0; first < total; n++) {
+                    row = at + i + run_of(values, v, first < past ? table[n] : 0, first, past, total, block, width, &end);
+                    if (rest >= 2 * LANES)
+                        for (; first < end; first++, row += width) {
+                            one += shares[first] * READ(row);
+                            two += shares[first] * READ(row + LANES);
+                        }
+                    else
+                        for (; first < end; first++, row += width) {
+                            float both[2 * LANES] = {0};
+                            memcpy(both, row, 4 * rest);
+                            one += shares[first] * READ(both);
+                            two += shares[first] * READ(both + LANES);
+                        }
+                }
+                {
+                    float both[2 * LANES];
+                    AT(both) = one / sum;
+                    AT(both + LANES) = two / sum;
+                    memcpy(result + i, both, 4 * (rest < 2 * LANES ? rest : 2 * LANES));
+                }
             }
-            for (ptrdiff_t i = 0; i < features; i++) result[i] /= sum;
         }
     }
 
-    INLINE void attend_rows(ptrdiff_t rows, ptrdiff_t own, const float *q, const float *k, const float *v,
+    CLONED static void attend_all(ptrdiff_t rows, ptrdiff_t own, const float *q, const float *k, const float *v,
             const float *keys, const float *values, const int64_t *table, ptrdiff_t columns, const int64_t *used,
             ptrdiff_t block, ptrdiff_t heads, ptrdiff_t groups, ptrdiff_t features, float scale, float *shares,
             float *y) {
@@ -115,20 +159,6 @@ cdef extern from *:
                 attend(q + (row * own + i) * heads * features, k + row * own * groups * features,
                        v + row * own * groups * features, keys, values, table + row * columns, used[row], i + 1, block,
                        heads, groups, features, scale, shares, y + (row * own + i) * heads * features);
-    }
-
-    #define ARGUMENTS ptrdiff_t rows, ptrdiff_t own, const float *q, const float *k, const float *v, \\
-        const float *keys, const float *values, const int64_t *table, ptrdiff_t columns, const int64_t *used, \\
-        ptrdiff_t block, ptrdiff_t heads, ptrdiff_t groups, ptrdiff_t features, float scale, float *shares, float *y
-    #define GIVEN rows, own, q, k, v, keys, values, table, columns, used, block, heads, groups, features, scale, \\
-        shares, y
-
-    FOR_AVX2 static void attend_fast(ARGUMENTS) { attend_rows(GIVEN); }
-    static void attend_plain(ARGUMENTS) { attend_rows(GIVEN); }
-
-    static void attend_all(ARGUMENTS) {
-        if (is_fast()) attend_fast(GIVEN);
-        else attend_plain(GIVEN);
     }
     """
     void attend_all(

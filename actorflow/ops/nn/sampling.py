@@ -11,11 +11,10 @@ from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops import reductions
 from actorflow.ops.elementwise import add, bitwise_right_shift, bitwise_xor, cast, maximum, multiply, where
 from actorflow.ops.fills import numbers
-from actorflow.ops.indexing import take_along_axis
 from actorflow.ops.nn.softmax import softmax
 from actorflow.ops.operation import Operand, X, savable, whole
-from actorflow.ops.ordering import argsort, cumsum
-from actorflow.ops.shaping import expand_dims, squeeze
+from actorflow.ops.ordering import cumsum, sort
+from actorflow.ops.shaping import expand_dims
 
 #: Constants of splitmix64: the distance of two positions, and the shifts with the factors that follow them.
 _APART, _MIX = 0x9E3779B97F4A7C15, ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
@@ -73,9 +72,9 @@ def sample(
         random: Shape (...), floating, from 0, less than 1, as `uniform_at` gives them: they decide what is chosen.
             Without them it is the highest score, of equal ones the first.
         temperature: A number, or floating of shape (...); where it is 0 the highest score is chosen.
-        top_k: Number of the highest scores to choose from; or integers of shape (...).
+        top_k: Number of the highest scores to choose from; or integers of shape (...). One at least is.
         top_p: Probability that the highest scores, which are chosen from, have together at least; or floating of shape
-            (...).
+            (...). All scores that equal the lowest one of them are chosen from, too.
     Returns:
         Blob of shape (...), int64.
     Raises:
@@ -87,6 +86,9 @@ def sample(
         >>> scores, random = xp.asarray([1.0, 3.0, 2.0]), xp.asarray(0.95, dtype="float32")
         >>> print(af.ops.sample(scores, random), af.ops.sample(scores, random, top_p=0.5), af.ops.sample(scores))
         2 1 1
+        >>> even = xp.asarray([1.0, 1.0, 0.0])
+        >>> print(af.ops.sample(even, random, top_k=1), af.ops.sample(scores, random, top_p=0.0))
+        1 1
     """
     if not scores.shape or scores.dtype.kind not in "fV":
         raise DTypeError(f"sample: scores must be floating, with an axis of choices, got {scores.spec}")
@@ -103,26 +105,24 @@ def sample(
         x = x * (1 / temperature)
     else:
         return reductions.argmax(scores, -1, name=name)
-    shares, order = softmax(x), None
+    shares = softmax(x)
     if top_k is not None or top_p is not None:
-        order = argsort(shares, -1, descending=True)
-        shares = take_along_axis(shares, order, -1)
-    if top_k is not None:
-        most = _of_each(scores, "top_k", top_k, "int64", "iu") if isinstance(top_k, Operand) else top_k
-        count = shares.shape[-1]
-        shares = where(shares.literal(numbers(_counted, count, shape=(count,))) < most, shares, 0.0)
-    if top_p is not None:
-        most = _of_each(scores, "top_p", top_p) if isinstance(top_p, Operand) else top_p
-        before = cumsum(shares, -1, exclusive=True)
-        shares = where(before < reductions.sum(shares, -1, keepdims=True) * most, shares, 0.0)
+        ranked = kept = sort(shares, -1, descending=True, stable=False)
+        if top_k is not None:
+            most = _of_each(scores, "top_k", top_k, "int64", "iu") if isinstance(top_k, Operand) else top_k
+            count = shares.shape[-1]
+            kept = where(shares.literal(numbers(_counted, count, shape=(count,))) < most, kept, 0.0)
+        if top_p is not None:
+            most = _of_each(scores, "top_p", top_p) if isinstance(top_p, Operand) else top_p
+            before = cumsum(kept, -1, exclusive=True)
+            kept = where(before < reductions.sum(kept, -1, keepdims=True) * most, kept, 0.0)
+        least = reductions.min(where(kept > 0.0, kept, ranked[..., :1]), -1, keepdims=True)
+        shares = where(shares < least, 0.0, shares)
     ends = cumsum(shares, -1)
     total = reductions.max(ends, -1, keepdims=True)
     # Choices whose shares end before the number drawn; it may be rounded to the total itself.
     passed = (ends <= drawn * total) & (ends < total)
-    found = reductions.sum(cast(passed, "int64"), -1, keepdims=True)
-    if order is not None:
-        found = take_along_axis(order, found, -1)
-    choice: X = squeeze(found, -1, name=name)
+    choice: X = reductions.sum(cast(passed, "int64"), -1, name=name)
     return choice
 
 

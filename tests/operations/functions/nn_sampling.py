@@ -45,15 +45,11 @@ def _sample(
             found.append(row.argmax())
             continue
         shares = torch.softmax(row.double() / t, 0)
-        is_sorted = k is not None or p is not None or given.keys() & {"top_k", "top_p"}
-        order = torch.argsort(-shares, stable=True) if is_sorted else torch.arange(width)
-        shares = shares[order]
-        if is_sorted:
-            shares[k_i:] = 0
-            shares[shares.cumsum(0) - shares >= p_i * shares.sum()] = 0
-        found.append(
-            order[torch.searchsorted(shares.cumsum(0), random.reshape(-1)[i].double() * shares.sum(), right=True)]
-        )
+        ranked, order = torch.sort(shares, descending=True, stable=True)
+        ranked[k_i:] = 0
+        ranked[ranked.cumsum(0) - ranked >= p_i * ranked.sum()] = 0
+        shares[order] = ranked
+        found.append(torch.searchsorted(shares.cumsum(0), random.reshape(-1)[i].double() * shares.sum(), right=True))
     return torch.stack(found).reshape(scores.shape[:-1])
 
 
