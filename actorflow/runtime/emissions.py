@@ -433,7 +433,7 @@ class EmitActor(BodyActor):
         return clock_ns()
 
     def joiner(self, join: Any, spec: TensorSpec) -> Any:
-        """What joins the values for an output of a call."""
+        """The object that joins the values for an output of a call."""
         operation: Collect = join.operation
         if operation.fn is None and operation.how == "stack":
             if not spec.is_object:

@@ -1,4 +1,4 @@
-"""`Graph.run_sync` from several threads: a graph runs on one loop, and who finds it taken goes through to that loop.
+"""`Graph.run_sync` from several threads: a graph runs on one loop, and calls that find it taken go to that loop.
 
 As long as one thread alone runs a graph this way, it has a loop of its own for each run. From the first call of
 another thread on, all calls for it go through the portal: a thread with a loop, which lives while one is inside.
@@ -35,7 +35,7 @@ class Portal:
         self._service: Service | None = None
 
     def run(self, main: Coroutine[Any, Any, _T]) -> _T:
-        """What a coroutine returns or raises, once it has ended on the loop; Ctrl-C cancels it.
+        """Run a coroutine on the loop and return its result; Ctrl-C cancels it.
 
         Raises:
             DeviceError: if there is no thread to be had.
@@ -66,14 +66,14 @@ class Portal:
 
 
 class Turns:
-    """Who runs a graph by `Graph.run_sync`: one thread on loops of its own, or several through the portal."""
+    """Threads that run a graph by `Graph.run_sync`: one on loops of its own, or several through the portal."""
 
     def __init__(self) -> None:
         self._thread: int | None = None  # the only one so far; 0 if there are several
         self._alone: Future[None] | None = None  # its newest run
 
     def run(self, main: Coroutine[Any, Any, _T]) -> _T:
-        """What a run returns or raises; blocks."""
+        """Run it and return its result; blocks."""
         if is_own():  # a lane's thread, which the runs of other threads may wait for
             return run(main)
         mine = threading.get_ident()

@@ -386,7 +386,7 @@ class Rows:
             start = stop
 
     def _following(self, request: Request, arrays: Sequence[Any], values: Sequence[Any]) -> Request:
-        """What rows are fed at their next step, where they were fed some arrays that gave some values, as a request."""
+        """Request of the next step of rows, from the arrays that they were fed and the values that these gave."""
         feeds = dict(zip(self._sources, arrays, strict=True))
         for index, of in request.feedback:  # copies: callers may write into what they get
             feeds[self._sources[index]] = np.array(to_numpy(values[of]))

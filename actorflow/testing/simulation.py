@@ -767,7 +767,7 @@ def _left_by(resources: Resources) -> Iterator[str]:
 
 
 def _untold(resources: Resources, begun: Counter[tuple[int, int]]) -> Iterator[str]:
-    """What is wrong with the trace of a graph: it has each call once, but for those that ended with their frames."""
+    """Faults of the trace of a graph: it has each call once, but for those that ended with their frames."""
     calls, frames, what = resources.trace.since(0), resources.frames, f"the trace of graph {resources.graph.name!r}"
     keys = np.stack([calls.node, calls.frame], axis=1)
     told, well = (Counter(map(tuple, some.tolist())) for some in (keys, keys[~calls.failed]))

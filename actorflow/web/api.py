@@ -56,7 +56,7 @@ def exposition(
 
 
 class GraphCollector:
-    """What a registry of prometheus-client asks for the counters of graphs; see `collector`."""
+    """Source of the counters of graphs for a registry of prometheus-client; see `collector`."""
 
     def __init__(self, graphs: Mapping[str, Graph]) -> None:
         self._graphs = graphs

@@ -86,7 +86,7 @@ class _GoneError(ConnectionResetError):
 
 
 async def unless(leaves: Coroutine[Any, Any, None], work: Awaitable[T]) -> T:
-    """What some work returns, unless a client leaves before: then it is cancelled, and a ConnectionError raised."""
+    """Result of some work, unless a client leaves before: then it is cancelled, and a ConnectionError raised."""
     working, leaving = asyncio.create_task(awaited(work)), asyncio.create_task(leaves)
     try:
         await asyncio.wait([working, leaving], return_when=asyncio.FIRST_COMPLETED)

@@ -30,7 +30,7 @@ def mapped(node: Node, form: Form, *values: Value) -> Value:
 
 
 def before_reshaping(blob: Any) -> Any:
-    """What a blob has the elements of, in their order: its source where it is made by reshaping."""
+    """The blob whose elements another one has in their order: its source where it is made by reshaping."""
     while blob.producers:
         made_by = blob.producers[0].operation
         if type(made_by) is not Reshape or made_by.not_one:

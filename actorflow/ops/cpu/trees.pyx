@@ -74,7 +74,7 @@ cdef class Forest:
         self._is_usual = not nodes["how"].any()
 
     def of(self, cnp.ndarray x, int how):
-        """What rows get of all trees, float64 (rows, targets); ``x`` is float32 or float64 (rows, features).
+        """Scores of rows by all trees, float64 (rows, targets); ``x`` is float32 or float64 (rows, features).
 
         ``how`` is 0 for sums, in the order of the trees, 1 for means, 2 for the least and 3 for the largest numbers.
         """
