@@ -321,7 +321,7 @@ DEFECTS: list[tuple[dict[str, Method], set[str]]] = [
 
 
 @pytest.mark.any_loop
-@pytest.mark.parametrize(("faults", "expected"), DEFECTS, ids=lambda given: "-".join(given))
+@pytest.mark.parametrize(("faults", "expected"), DEFECTS, ids=lambda given: "-".join(sorted(given)))
 async def test_a_defect_is_caught(faults: dict[str, Method], expected: set[str]) -> None:
     assert await first_broken(faults, LocalWorld(2)) in expected
 
