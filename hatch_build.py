@@ -39,7 +39,8 @@ class CoreBuildHook(BuildHookInterface[Any]):
         targets = [Path(self.root, source).with_suffix(suffix) for source in SOURCES]
         try:
             for target in targets:
-                _compile(Path(self.root), target)
+                if version != "editable" or not _is_newer(target, Path(self.root, "hatch_build.py")):
+                    _compile(Path(self.root), target)
         except (Exception, SystemExit) as error:
             if wanted == "1":
                 raise
@@ -50,6 +51,12 @@ class CoreBuildHook(BuildHookInterface[Any]):
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         build_data["artifacts"] += [str(target.relative_to(self.root)) for target in targets]
+
+
+def _is_newer(target: Path, recipe: Path) -> bool:
+    """Whether a module was compiled since its source and its recipe changed: another extra need not wait for it."""
+    sources = recipe, target.with_name(target.name.partition(".")[0] + ".pyx")
+    return target.exists() and target.stat().st_mtime > max(source.stat().st_mtime for source in sources)
 
 
 def _compile(root: Path, target: Path) -> None:

@@ -67,7 +67,7 @@ FAULTS = [
     Planted("emissions", "runtime.emissions:EmissionCall._stop", "self._close()", "pass"),
     Planted("emissions", "runtime.emissions:EmissionCall.ask", "self.room.set_result(None)", "pass"),
     # Batched runs.
-    Planted("batches", "runtime.rows:Rows.joined", "for request in requests]", "for request in requests[::-1]]"),
+    Planted("batches", "runtime.rows:Rows.joined", "_pieces(requests)", "_pieces(requests[::-1])"),
     Planted("batches", "runtime.rows:Rows.parts", "stop = start + request.rows", "stop = start + requests[0].rows"),
     Planted("batches", f"{_BATCHER}._move", "self._waiting_rows -= before - origin.rows", "pass"),
     Planted("batches", f"{_BATCHER}._deliver", "if not request.future.done():", "if True:"),

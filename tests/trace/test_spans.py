@@ -329,19 +329,6 @@ class TestFailures:
         assert (run.attributes["actorflow.end"], run.attributes["actorflow.calls"]) == ("failed", 2 + retries)
         assert recorded_error(telemetry.span("request"))[0] == "actorflow.errors.OpError"
 
-    async def test_wrong_arguments_of_an_async_function(self, telemetry: Telemetry) -> None:
-        graph = af.Graph("failing")
-
-        async def none() -> Any:
-            """Take nothing, but be given something."""
-
-        graph.function("bad", none, SQUARE)(graph.blob("x", (2, 2)))
-        graph.instrument(telemetry.provider)
-        async with graph:
-            with pytest.raises(af.OpError):
-                await graph.run(FEED)
-        assert recorded_error(telemetry.span("bad"))[0] == "TypeError"
-
     async def test_a_timeout_of_a_run(self, telemetry: Telemetry) -> None:
         graph = service(telemetry, asyncio.Event().wait)
         async with graph:

@@ -14,7 +14,7 @@ from actorflow.web import http, serve, server
 from actorflow.web.http import CHUNK_BYTES, Response
 from actorflow.web.page import Page
 
-ADAPTERS = {sys.modules["actorflow.web.server"]: "send", sys.modules["actorflow.web.asgi"]: "_send"}
+ADAPTERS = {sys.modules["actorflow.web.server"]: "send", sys.modules["actorflow.web.asgi"]: "send_response"}
 TOKEN = "open-sesame"
 HEAD = "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n"
 COMMAND = (

@@ -53,7 +53,8 @@ def _by_blocks(kind: type[Operation], is_quiet: bool = True, passes: int = 4) ->
         @in_float32
         def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
             with np.errstate(all="ignore") if is_quiet else nullcontext():
-                for x, y in flat_blocks(inputs[0], outputs[0]):
+                # NumPy's functions make numbers of arrays without axes.
+                for x, y in flat_blocks(*[each if each.ndim else each.reshape(1) for each in (inputs[0], outputs[0])]):
                     function(x, y, **operation.parameters)
 
         return function

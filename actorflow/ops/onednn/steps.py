@@ -8,12 +8,12 @@ from functools import lru_cache, partial, wraps
 from itertools import accumulate
 from math import inf
 from operator import mul
-from time import perf_counter_ns
 from typing import Any, Protocol
 
 import numpy as np
 
 import actorflow.ops.cpu  # noqa: F401  registers NumPy's kernels
+from actorflow.core import clock_ns
 from actorflow.devices.team import Worth, team
 from actorflow.ops import registry
 from actorflow.ops.cpu.buffers import Array, scratch
@@ -221,15 +221,15 @@ class Shared:
         if self._alone_ns < inf and threads not in self._together:  # in the second call: some steps have but one
             self._together[threads] = self._tried(threads, arrays)
             return
-        together, start = self._together.get(threads), perf_counter_ns()
+        together, start = self._together.get(threads), clock_ns()
         if together is not None and self._worth.may_spread():
             with team.at_work(threads):
                 together(*arrays)
-            self._worth.judge(perf_counter_ns() - start, self._alone_ns)
+            self._worth.judge(clock_ns() - start, self._alone_ns)
             self._alone_ns *= _AGED  # a machine may become slower or faster
         else:
             self.alone(*arrays)
-            self._alone_ns = min(perf_counter_ns() - start, _ODD * self._alone_ns)
+            self._alone_ns = min(clock_ns() - start, _ODD * self._alone_ns)
 
     def directly(self, order: Sequence[Any], expected: Sequence[tuple[int, Array]] = ()) -> Any:
         """A `Direct` of ``calls.pyx``, which is for one thread."""
