@@ -33,6 +33,17 @@ def test_large_arrays_are_computed_in_blocks_with_the_same_result(compute, laid_
     np.testing.assert_array_equal(dx[index], _slope_of(kind, x[index], g[index]))
 
 
+@pytest.mark.together("kind", [kind for kind in ops.nn.activation.__all__ if kind[0].isupper()])
+def test_arrays_without_axes(compute, kind: str) -> None:
+    operation = getattr(ops, kind)()
+    if len(operation.arguments) > 1:
+        pytest.skip("a gradient")
+    for value in (-1.5, 2.0):
+        (y,), (rows,) = compute(operation, np.array(value)), compute(operation, np.array([value]))
+        assert y.shape == ()
+        assert y == rows[0]
+
+
 def test_gelu_is_exact_in_its_tail(compute) -> None:
     x = np.linspace(-30, 30, 2001)
     expected = [v * 0.5 * math.erfc(-v / math.sqrt(2)) for v in x]
