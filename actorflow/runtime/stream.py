@@ -232,12 +232,16 @@ class _Feeder:
             self.refill().result()  # raises what the source, or a wrong feed, has raised
         finally:
             self.is_running = False
+            closing: asyncio.Task[None] | None = None
             try:
+                ending = self._stop()
                 # All that must happen happens here or in a task, which no cancellation of the consumer can stop.
-                closing = asyncio.ensure_future(self._close(self._stop()))
+                if asyncio._get_running_loop() is not None:  # else it is collected after its loop was closed
+                    closing = asyncio.ensure_future(self._close(ending))
                 resources.end_stream()
-                await wait_out([closing])
-                closing.result()
+                if closing is not None:
+                    await wait_out([closing])
+                    closing.result()
             finally:
                 del closing  # whose error, if it has one, refers to this call
                 claim.release()

@@ -230,7 +230,7 @@ class TestFunctions:
         [
             (lambda: 1, r"\(\) cannot be called with 1 inputs: too many positional arguments"),
             (lambda a, b: 1, "missing a required argument: 'b'"),
-            (lambda a, *, b: 1, "missing a required argument: 'b'"),
+            (lambda a, *, b: 1, "missing a required .*argument: 'b'"),
             (partial(lambda a, b: 1, 1, 2), "too many positional arguments"),
             (lambda *a: 1, None),
             (lambda a, b=1: 1, None),

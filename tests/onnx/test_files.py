@@ -339,7 +339,7 @@ def test_lengths_are_divided_towards_zero(less: int, rows: int) -> None:
         helper.make_node("Cast", ["q"], ["y"], to=onnx.TensorProto.FLOAT),
     ]
     made = model(nodes, [("x", ["n", 3])], [("y", [2])], {"less": np.array([less, 8]), "two": np.array([2, 2])})
-    expected = [np.fix((rows - less) / 2), np.fix((3 - 8) / 2)]
+    expected = [np.trunc((rows - less) / 2), np.trunc((3 - 8) / 2)]
     assert af.onnx.load(made.SerializeToString()).run_sync({"x": np.zeros((rows, 3), "f")})["y"].tolist() == expected
 
 
