@@ -234,10 +234,10 @@ class _Feeder:
             self.is_running = False
             closing: asyncio.Task[None] | None = None
             try:
-                ending = self._stop()
-                # All that must happen happens here or in a task, which no cancellation of the consumer can stop.
-                if asyncio._get_running_loop() is not None:  # else it is collected after its loop was closed
-                    closing = asyncio.ensure_future(self._close(ending))
+                if asyncio._get_running_loop() is None:  # it is collected after its loop was closed
+                    self._stop()
+                else:  # what must happen happens here or in a task, which no cancellation of the consumer can stop
+                    closing = asyncio.ensure_future(self._close(self._stop()))
                 resources.end_stream()
                 if closing is not None:
                     await wait_out([closing])

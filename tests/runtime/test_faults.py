@@ -26,7 +26,7 @@ from actorflow.core import IS_COMPILED, Turnstile
 from actorflow.runtime.limits import FrameLimits
 from actorflow.runtime.program import Program
 from actorflow.trace.ring import Trace
-from tests.support.effort import FULL, slow
+from tests.support.effort import FULL
 
 #: Only a failing test waits this long.
 LIMIT_S = 60.0
@@ -205,12 +205,11 @@ KINDS = ("runs", "atomic", "cancelled", "stream")
 CALLS = (0, 1, 3)
 
 
-@pytest.mark.parametrize("half", [0, *slow([1])])
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step[0].__name__}.{step[1]}")
-async def test_each_step(step: tuple[Any, str], half: int, caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_step(step: tuple[Any, str], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "actorflow")
     struck = 0
-    for number, kind in [*enumerate(KINDS, STEPS.index(step))][(STEPS.index(step) + half) % 2 :: 2]:
+    for number, kind in enumerate(KINDS, STEPS.index(step)):
         for at in CALLS if FULL else (CALLS[number % len(CALLS)],):
             struck += await check(step, at, at == 1, kind)
     assert struck, "the step was never taken"
