@@ -333,7 +333,7 @@ class Team:
 
     @contextmanager
     def at_work(self, count: int) -> Iterator[None]:
-        """So many cores are at the work of the calling thread, which is a lane's, within the block."""
+        """Count some cores as at the work of the calling thread, which is a lane's, within the block."""
         self._here.member.at_work = count
         try:
             yield

@@ -189,7 +189,8 @@ class Values:
             if viewer not in self._viewers or viewer.blob is not variable or "sample" in viewer.news:
                 return
             try:
-                next_frame, (value,) = await self._between_frames(variable)
+                next_frame, values = self._graph.engine.snapshot([variable])
+                (value,) = await values
             except GraphError as error:
                 _log.debug("the value of variable %r is not shown: %s", variable.name, error)
                 return
@@ -199,10 +200,6 @@ class Values:
             if viewer.blob is variable:
                 viewer.tell("sample", messages[variable][1])
             await asyncio.sleep(VALUES_S)
-
-    async def _between_frames(self, variable: Variable) -> tuple[int, list[Any]]:
-        frame, values = self._graph.engine.snapshot([variable])
-        return frame, await values
 
     async def _sample_norms(self, sampling: _Sampling) -> None:
         while True:

@@ -14,7 +14,7 @@ from actorflow.ops.operation import Operation
 from actorflow.ops.registry import kernel
 from actorflow.spec import TensorSpec
 
-#: So many elements are chosen sooner by NumPy than by their bits.
+#: Most elements that NumPy chooses sooner than their bits are put together.
 _FEW = 1 << 13
 
 

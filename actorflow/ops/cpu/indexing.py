@@ -16,7 +16,7 @@ from actorflow.ops.registry import kernel
 
 Key = tuple[Any, ...]
 
-#: So many elements are sooner copied once more than all indices are looked at.
+#: Most elements that are sooner copied once more than all indices are looked at.
 _FEW = 1 << 12
 
 

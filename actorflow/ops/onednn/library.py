@@ -180,7 +180,7 @@ class Library:
 
     @contextmanager
     def threads(self, count: int) -> Iterator[None]:
-        """So many threads of OpenMP for primitives that this thread makes within the block, as far as there are any.
+        """Set the number of OpenMP's threads for primitives that this thread makes within the block, where it has any.
 
         A primitive is described, compiled and called for as many as there were when it was made.
         """

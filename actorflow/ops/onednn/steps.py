@@ -27,7 +27,7 @@ LIBRARY = "onednn"
 _PLAIN = 0x101
 #: Calls of each kind of operation that are kept.
 _MOST_SHARED = 256
-#: What takes one thread less is not shared: threads of OpenMP begin and end together, which takes 5 to 100 us.
+#: Least time on one thread of a call that several share: they begin and end together, which takes 5 to 100 us.
 SHARED_NS = 100_000
 #: Calls of one thread at most, after some on several threads that were not faster.
 _LONGEST_PAUSE = 63
