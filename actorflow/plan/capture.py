@@ -41,7 +41,7 @@ def may_be_captured(op: PlannedOp) -> bool:
 def find_segments(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[tuple[int, ...]]:
     """Runs of at least two ops that may be captured as one.
 
-    All of a lane that can be taken one behind the other is one, and waits for whatever any of it needs: so a segment
+    Ops of a lane that can follow each other are one segment, which waits for all their inputs: so a segment
     begins as late as it may.
 
     Args:

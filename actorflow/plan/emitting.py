@@ -1,4 +1,4 @@
-"""Ops that emit, as ops with a body: what follows an item, up to where items are joined, is computed once per item."""
+"""Ops that emit, as ops with a body: the ops behind an item, up to where items are joined, run once per item."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Around = tuple[Op, ...]
 
 
 class ItemBody:
-    """What is computed for each item of an op that emits: it has the part of a `Body` in a plan.
+    """The ops that run for each item of an op that emits: it has the part of a `Body` in a plan.
 
     Attributes:
         parameters: Outputs of the op that emits.
@@ -68,7 +68,7 @@ class Emission(WithBodies):
     Attributes:
         op: The op of the graph.
         function: Its operation; lengths of open axes are known.
-        items: Types of what it emits.
+        items: Types of the values it emits.
         joins: How each output is made.
         is_streamed: Whether the body's outputs are results by themselves, one for each item.
     """
@@ -88,10 +88,10 @@ class Emission(WithBodies):
 
 
 class Found(NamedTuple):
-    """A selection of ops in which those that emit stand for all that follows once per item."""
+    """A selection of ops in which each op that emits stands for everything that follows once per item."""
 
     ops: list[Op]  # in a topological order
-    fetched: tuple[Blob, ...]  # those that a frame has once: all that are asked for, or none
+    fetched: tuple[Blob, ...]  # if a frame has them once: all that are asked for, or none
     hidden: frozenset[Op]  # ops that others stand for
 
 
@@ -101,11 +101,11 @@ def emitting(
     spec_of: Callable[[Blob], TensorSpec],
     operation_of: Callable[[Op], Operation],
 ) -> Found | None:
-    """Find what is computed per item; None if no op emits.
+    """Find the ops that run per item; None if no op emits.
 
     Args:
         ordered: The chosen ops, in a topological order.
-        fetched: What is asked for.
+        fetched: The blobs that are asked for.
         spec_of, operation_of: Types of blobs, and operations of ops.
     Raises:
         GraphError: if an op reads items of several ops that emit, or an item and what is joined of all of them; if
@@ -127,14 +127,14 @@ class _Emitting:
         self._spec_of = spec_of
         self._operation_of = operation_of
         self._around: dict[Blob, Around] = {}  # of the blobs that are per item
-        self._ops: dict[Around, list[Op]] = {(): []}  # by what is around them
+        self._ops: dict[Around, list[Op]] = {(): []}  # by the emitting ops around them
         self._joins: dict[Op, list[Op]] = {}  # by the op that emits
         for op in ordered:
             self._enter(op)
         self._constants = {blob: op for op in self._ops[()] if type(op.operation) is Constant for blob in op.outputs}
 
     def found(self, fetched: Sequence[Blob]) -> Found:
-        """The ops that a frame has once, and so on, for what is fetched."""
+        """The selection for the fetched blobs."""
         streamed = [blob for blob in fetched if blob in self._around]
         around: Around = self._around[streamed[0]] if streamed else ()
         for blob in fetched:
@@ -185,7 +185,7 @@ class _Emitting:
                 self._around[blob] = given
 
     def _with_emissions(self, around: Around, streamed: tuple[Blob, ...], to: Around) -> list[Op]:
-        """The ops inside of some that emit, where each one that emits stands for what follows it."""
+        """The ops inside the given emitting ops, where each one that emits stands for the ops behind it."""
         ops = [
             self._emission(op, (*around, op), streamed, to) if isinstance(op.operation, Emitting) else op
             for op in self._ops[around]
@@ -230,10 +230,10 @@ def _common(one: Around, other: Around) -> Around:
 
 
 def _sorted(ops: Iterable[Op]) -> list[Op]:
-    """Ops behind those that they need, else in the order in which they come.
+    """Ops in topological order, else in the order given.
 
     Raises:
-        GraphError: if an op needs an item, and what is joined of all items.
+        GraphError: if an op needs an item and a value joined of all items.
     """
     ops = [*ops]
     made = {blob: op for op in ops for blob in op.outputs if not isinstance(blob, Variable)}

@@ -1,4 +1,4 @@
-"""Fusion: what a plan computes in one pass over memory.
+"""Fusion: ops that a plan computes in one pass over memory.
 
 Elementwise operations of one shape that follow each other, and the reductions of their values, become one step of the
 plan (`actorflow.ops.fused`): on devices, as each launch counts, and on the host where values are large. So do those
@@ -47,7 +47,7 @@ _MOST_STEPS, _MOST_INPUTS, _MOST_RESULTS = 32, 8, 8
 #: these, and 3 with a sum. float32: 1 MiB 1.10, 1.76, 1.63, 2.08; 4 MiB 0.81, 1.00, 1.21, 1.25; 8 MiB 0.72, 0.81,
 #: 1.11, 1.09; 16 MiB 0.68, 0.86, 1.02, 0.98. float64: 4 MiB 1.17, 1.19, 1.59, 1.23; 8 MiB 1.01, 0.92, 0.98, 0.84.
 LARGE_BYTES = 8 << 20
-#: Steps of a slice of the loop's time (`actorflow.loop`) that a library takes to read what follows a product.
+#: Steps of a slice of the loop's time (`actorflow.loop`) that a library takes to read the ops behind a product.
 _READING = 4
 _KINDS = (Elementwise, Reduction, Bias, BatchNormInference)
 
@@ -56,10 +56,10 @@ ChooseKernel = Callable[[PlannedOp, Operation, np.dtype[Any]], Kernel | None]
 
 
 class _Link(NamedTuple):
-    """What an op is in a chain.
+    """An op's part in a chain.
 
     Attributes:
-        steps: What it computes, as a chain of its own: the last one is its result.
+        steps: Its computation, as a chain of its own: the last one is its result.
         columns: Along which it reduces; None if it is elementwise.
     """
 
@@ -74,7 +74,7 @@ def fuse(
 
     Args:
         ops: In a topological order.
-        slots: Values that they read and write; those that are read otherwise from now on are changed.
+        slots: Values that they read and write; their readers are changed in place.
         folded: The ops that are computed once.
         choose: Gives kernels.
     Returns:
@@ -89,7 +89,7 @@ def fuse(
             yield
     if not links:
         return None
-    parts = {index: [op] for index, op in enumerate(ops) if index in links}  # what each op is computed with
+    parts = {index: [op] for index, op in enumerate(ops) if index in links}  # the chain of each op
     for group in _groups(ops, slots, links):
         yield
         together = [ops[index] for index in group]
@@ -235,7 +235,7 @@ def _following(
     links: dict[int, _Link],
     slots: Sequence[Slot],
 ) -> Iterator[list[PlannedOp]]:
-    """What takes the result of an op that nothing else takes: as much as can be, then less and less of it."""
+    """Chains that alone take the result of an op, the longest first."""
     slot = slots[main.outputs[0]]
     part = parts.get(slot.consumers[0], []) if slot.consumers and _may_be_joined(main, slots) else []
     own, found = {slot.index}, list[PlannedOp]()
@@ -267,7 +267,7 @@ class _Joiner:
         self._choose = choose
 
     def join(self, part: Sequence[PlannedOp], main: PlannedOp | None = None) -> PlannedOp | None:
-        """One op for a chain, and for what it follows; None where that cannot be, or does not pay."""
+        """One op for a chain and the op it follows; None where that cannot be, or does not pay."""
         slots, last = self._slots, part[-1]
         outer = _outer(part)
         constants = {slot: number for slot in outer if (number := self._number(slot)) is not None}

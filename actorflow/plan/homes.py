@@ -1,4 +1,4 @@
-"""Where values go into bodies, and come out of them: on a device, if what reads or makes them there is."""
+"""Places of the values that enter and leave bodies: a device, if the op that reads or makes them is there."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def given_at(op: Op, position: int) -> Place:
     """Where an op with bodies gives an output: where the bodies make it."""
     operation: Any = op.operation
     if not (isinstance(operation, Switch) or (isinstance(operation, Loop) and position < operation.carries)):
-        return Place(op.place.rank)  # entries of arrays, or what is joined
+        return Place(op.place.rank)  # entries of arrays, or joined items
     given = [
         (body, body.outputs[position]) for body in operation.bodies[: None if isinstance(operation, Switch) else 1]
     ]

@@ -33,7 +33,7 @@ class Choice(NamedTuple):
         kernel: The kernel; None for functions, which are their own.
         layout: Layout that its arrays are permuted to; None for the usual order of axes.
         dtype: Type that its arrays are cast to; None for their own dtype.
-        note: Text that says what is not as the user asked; empty where all is.
+        note: Text that says how the choice differs from the user's wish; empty where it does not.
     """
 
     place: Place
@@ -62,7 +62,7 @@ class Selector:
         """Choose how to compute ``operation``, the op's or one that the plan adds to it, on arrays of ``dtype``.
 
         Raises:
-            KernelNotFoundError: naming the op, and listing what is registered for its operation, if neither the device
+            KernelNotFoundError: naming the op, and listing the kernels of its operation, if neither the device
                 nor the CPU has a kernel.
             MissingExtraError: if a library that the user asked for is not installed.
         """

@@ -1,4 +1,4 @@
-"""The lengths of open axes: from the feeds of a frame, and what types and operations become with them."""
+"""The lengths of open axes: found in the feeds of a frame, put into types and operations."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from actorflow.loop import Steps
 from actorflow.ops.operation import Operation
 from actorflow.spec import Length, Lengths, TensorSpec, at, axes_in, opened, said
 
-#: What functions of lengths raise where their arguments, which a file may have made, do not fit to the lengths.
+#: Errors of functions of lengths whose arguments, which a file may have made, do not fit the lengths.
 _UNFIT = (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError)
-#: Shapes of feeds whose lengths are kept: to find them anew takes as long as all else at the start of a frame.
+#: Shapes of feeds whose lengths are kept: finding them anew takes as long as everything else at the start of a frame.
 _MOST_KNOWN = 64
 
 
 class Closed:
     """The types of blobs and the operations of ops, for certain lengths of the open axes.
 
-    Types are inferred once more, by the same rules: so what was not decided when the ops were connected is checked now.
+    Types are inferred once more, by the same rules, which checks everything that was open when the ops were connected.
 
     Args:
         lengths: Lengths of all axes that are open there.
@@ -35,7 +35,7 @@ class Closed:
         self._operations: dict[Op, Operation] = {}
 
     def close(self, ops: Iterable[Op]) -> Steps[None]:
-        """Infer the types of what ops give.
+        """Infer the types of the ops' outputs.
 
         Args:
             ops: All that are planned, in a topological order.
@@ -84,12 +84,12 @@ class Closed:
 
 
 class OpenAxes:
-    """The open axes of a part of a graph, and the sources whose feeds say how long they are.
+    """The open axes of a part of a graph, and the sources whose feeds give their lengths.
 
     Args:
         name: The graph's.
-        ops: Those of the part.
-        fetched: What is fetched.
+        ops: The ops of the part.
+        fetched: The blobs that are fetched.
         crosses_ranks: Whether anything goes from one rank to another there, so that all must have the same lengths.
     """
 
@@ -137,7 +137,7 @@ class OpenAxes:
         """The lengths of the axes that feeds have, of sources on a rank alone if one is given.
 
         Raises:
-            FeedError, ShapeError: if what is fed has no such shape, or an axis several lengths.
+            FeedError, ShapeError: if a value has no such shape, or an axis several lengths.
         """
         found: dict[str, tuple[int, Blob]] = {}
         for blob in self._sources:

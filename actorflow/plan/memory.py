@@ -27,7 +27,7 @@ class Footprint:
         variable_bytes: Variables that the plan reads or updates; they outlive the frame.
         constant_bytes: Constants that its frames read, which all of them share.
         peak_bytes: Most that a frame holds besides, when its ops run one after the other in the order of the plan.
-        total_bytes: All values of a frame together: what it would take if nothing were given back.
+        total_bytes: All values of a frame together: its memory if nothing were given back.
         peak_slots: The values held at the peak, and the bytes of each, largest first.
         peak_op: Name of the op at which the peak is reached.
     """
@@ -55,19 +55,19 @@ class Footprint:
 
 
 def slot_charges(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
-    """Bytes that each slot takes: 0 for what is fed, for variables' current values and for Python objects."""
+    """Bytes that each slot takes: 0 for feeds, for variables' current values and for Python objects."""
     charges = [0] * len(slots)
     for op in ops:
         for index in op.outputs:
             spec = slots[index].spec
             if not spec.dtype.hasobject:
                 charges[index] = spec.size_bytes
-        # A view keeps what it is a view of.
+        # A view keeps its base.
         if op.kernel is not None and op.kernel.returns:
             viewed = max((charges[index] for index in op.inputs), default=0)
             for index in op.outputs:
                 charges[index] = max(charges[index], viewed)
-        if op.bodies and op.outputs:  # what it needs while it computes them counts as long as its first output is there
+        if op.bodies and op.outputs:  # the memory of its bodies counts as long as its first output is there
             peaks = [0 if isinstance(body, GraphError) else body.footprint().peak_bytes for body in op.bodies]
             charges[op.outputs[0]] += max(peaks) * getattr(op.operation, "bodies_at_once", 1)
     return charges
@@ -76,7 +76,7 @@ def slot_charges(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
 def rooms_of(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> dict[int, int]:
     """Bytes of the memory that each large value shares with others, of its size or less, but more than half of that.
 
-    What is fetched, or may be written over what will be, has memory of its own, and so has what devices copy.
+    Fetched values, values that may be written over them, and copies by devices have memory of their own.
     """
     sizes: dict[Place, dict[int, int]] = {}
     own: set[int] = set()
@@ -141,7 +141,7 @@ def footprint(ops: Sequence[PlannedOp], slots: Sequence[Slot], place: Place | No
 
 
 def _steps(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> Iterator[tuple[PlannedOp, Sequence[int], Sequence[int]]]:
-    """Each op with the slots that are allocated for it and those that are free after it."""
+    """Each op with the slots that are allocated for it and the slots that are free after it."""
     readers = [slot.readers for slot in slots]
     read_slot = {slot.blob: slot.index for slot in slots if isinstance(slot.blob, Variable) and slot.updates is None}
     replaced: dict[int, int] = {}

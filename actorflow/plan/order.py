@@ -104,7 +104,7 @@ def _lanes(place: Place, capture: bool) -> dict[str, int]:
 
 
 def producers_of(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[list[int]]:
-    """For each op the indices of those whose messages it waits for, once per message."""
+    """For each op the indices of the ops whose messages it waits for, once per message."""
     producers: list[list[int]] = [[] for _ in ops]
     for op in ops:
         for slot in op.outputs:
@@ -114,7 +114,7 @@ def producers_of(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[list[i
 
 
 def depth_first(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
-    """A topological order in which what has been begun is ended first, so that little is held at once.
+    """A topological order that ends one chain of ops before it begins the next, so that little is held at once.
 
     Returns:
         Indices of ``ops``.

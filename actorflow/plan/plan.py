@@ -23,8 +23,8 @@ class Slot:
 
     Attributes:
         index: Position in the frame.
-        blob: The blob whose value it is, or whose term, update or copy.
-        spec: Type of the value: the blob's, but for what is converted for a kernel.
+        blob: The blob that it is the value, a term, an update or a copy of.
+        spec: Type of the value: the blob's, unless it is converted for a kernel.
         place: Where the value is.
         consumers: Indices of the ops that wait for it, once per argument.
         is_fed: The value comes from the application.
@@ -52,14 +52,14 @@ class PlannedOp(Step):
 
     Attributes:
         index: Position in the order of the plan, a topological one.
-        node: The op, which errors name; for what the plan inserted, the op that it was inserted for.
+        node: The op, which errors name; for a step that the plan inserted, the op that it was inserted for.
         place: Where it runs.
         kernel: The chosen kernel; None for functions, which are their own, and for transfers, which devices do.
         waits: Number of messages that it waits for.
         lane: The lane of its device that it runs on when it is not short; None before it is chosen.
         parts: The steps that it computes by one call; it has the node of the last one. Their positions are the sites of
             the steps of its operation.
-        bodies: Plans of the parts of the graph that it computes by itself; what is wrong with a branch for other
+        bodies: Plans of the parts of the graph that it computes by itself; the error of a branch for other
             lengths.
     """
 
@@ -81,20 +81,20 @@ class Plan:
     Attributes:
         graph: The root graph.
         ops: In a topological order.
-        roots: Indices of those that read nothing that an op writes, in the order in which they are to be fired.
+        roots: Indices of the ops that read nothing that an op writes, in the order in which they are fired.
         slots: All values of a frame.
         feeds: Slot of each blob that must be fed.
         fetches: Slot of each blob that is returned.
         reads: Slot of each variable that is read or awaited.
         updates: Variables that the plan writes.
-        notes: Texts that say what is not as the user asked, each with the names of its ops.
+        notes: Texts that say how the plan differs from the user's wishes, each with the names of its ops.
         segments: Indices of the ops that are launched as one.
         identity: Digest that all ranks must agree on, if messages are exchanged among them; see `actorflow.plan.ranks`.
         folded: Steps that are computed once, when the program is built, on the host; in a topological order, too. Their
             indices are positions in this list.
         lengths: Lengths of the open axes that it was made for.
-        tapped: Slot of each blob that is kept for those who look on, and not returned.
-        check: What is looked for in the results of its ops; None for nothing.
+        tapped: Slot of each blob whose value is kept for taps, and not returned.
+        check: The check of its ops' results; None for none.
         per_item: Blobs that are returned for each item of an op that emits, and not once in a frame.
         results: Of a body, the slots of its outputs.
 
@@ -139,7 +139,7 @@ class Plan:
         return footprint(self.ops, self.slots, place)
 
     def summary(self) -> str:
-        """A table of a frame's steps: op, kernel, place and lane, inputs and outputs; then what is fed and fetched.
+        """A table of a frame's steps: op, kernel, place and lane, inputs and outputs; then feeds and fetches.
 
         The ops that are computed once, before the first frame, are listed as constants.
 
@@ -162,8 +162,8 @@ class Plan:
     def to_dot(self, *, times: bool = False) -> str:
         r"""The plan in Graphviz's language: a frame around the steps of each lane, values between them.
 
-        Variables are bold, and a dashed edge leads from an update to what it replaces; what is fed has a dashed
-        border, a constant a dotted one, what is fetched a double one.
+        Variables are bold, and a dashed edge leads from an update to the value it replaces; a feed has a dashed
+        border, a constant a dotted one, a fetched blob a double one.
 
         Args:
             times: Colour steps by the times of their calls so far, as `Graph.to_dot` does.

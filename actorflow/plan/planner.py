@@ -40,8 +40,8 @@ from actorflow.spec import Lengths, TensorSpec, said
 
 #: Lanes of copies to a device and from it.
 INBOUND, OUTBOUND = "inbound", "outbound"
-#: Most bytes of a constant that has more elements than what it is computed from: some of that size are not felt, and
-#: many large ones, such as those that spread a number over a batch, would fill the memory for good.
+#: Most bytes of a constant that has more elements than its inputs: some of that size are not felt, and
+#: many large ones, such as a number spread over a batch, would fill the memory for good.
 SMALL_BYTES = 1 << 16
 #: Where collectives show.
 REDUCE = "reduce"
@@ -73,8 +73,8 @@ def planning(
         fuse: Whether to join ops that can be computed in one pass; None as the graph's options say.
         lengths: Lengths of the axes that are open there; None if there are none.
         tapped: Blobs whose values are kept as well, where the ops that are needed read or write them.
-        inside: Of a body, what it is given and gives, and where.
-        at_home: Whether what is fed is there already where its blobs live; else it is copied there from the host.
+        inside: Of a body, its inputs and outputs, and their places.
+        at_home: Whether feeds are already at the places of their blobs; else they are copied there from the host.
     Raises:
         GraphError: for a cycle (`CycleError`), an op without inputs or outputs, a deleted input, nothing to run, or
             lengths that do not fit (`ShapeError`).
@@ -114,14 +114,14 @@ def planning(
 
 
 def _add_bodies(plan: Plan, fuse: bool | None, closed: Closed | None) -> Steps[None]:
-    """Plan what the ops of a plan compute by themselves."""
+    """Plan the bodies of a plan's ops."""
     for op in plan.ops:
         if isinstance(op.operation, WithBodies):
             op.bodies = tuple((yield from _bodies(plan, op, op.operation, fuse, closed)))
 
 
 def _item_body(plan: Plan, op: PlannedOp, operation: Emission, fuse: bool | None, closed: Closed | None) -> Steps[Plan]:
-    """The plan of what is computed for each item of an op that emits; it is given what it reads from outside."""
+    """The plan of the ops that run for each item of an op that emits; values from outside are its inputs."""
     graph, (body,) = plan.graph, operation.bodies
     fuses = graph.options.fuse if fuse is None else fuse
     planner = _Planner(graph, body.ops, fuses, closed, _inside(plan, op, operation, 0))
@@ -134,7 +134,7 @@ def _item_body(plan: Plan, op: PlannedOp, operation: Emission, fuse: bool | None
 def _bodies(
     plan: Plan, op: PlannedOp, operation: WithBodies, fuse: bool | None, closed: Closed | None
 ) -> Steps[list[Plan | GraphError]]:
-    """Plans of what an op computes by itself."""
+    """Plans of an op's bodies."""
     made: list[Plan | GraphError] = []
     for i, body in enumerate(operation.bodies):
         lengths = plan.lengths or None
@@ -179,7 +179,7 @@ def _inside(plan: Plan, op: PlannedOp, operation: WithBodies, which: int) -> Ins
         if isinstance(operation, Loop) and not which
         else []
     )
-    homes = homes + [host] * (len(body.outputs) - len(homes))  # entries of arrays, answers, and what is joined
+    homes = homes + [host] * (len(body.outputs) - len(homes))  # entries of arrays, answers, and joined items
     return Inside(op.node, dict(zip(body.inputs, places, strict=True)), [*zip(body.outputs, homes, strict=True)])
 
 
@@ -226,7 +226,7 @@ class _Planner:
         self._graph = graph
         self._at_home = at_home
         self._inside = inside
-        # Blobs whose values each frame is given, whoever makes them.
+        # Blobs whose values each frame is given, fed or from outside.
         self._given: Mapping[Blob, Place] = {} if inside is None else inside.given
         self._fuses = fuses
         self.ordered = ordered
@@ -250,7 +250,7 @@ class _Planner:
         self._notes: dict[str, list[str]] = {}
         self._rank = graph.world.rank
         self._host = Place(self._rank)
-        self._edges: dict[str, Slot] = {}  # what goes to other ranks, and what comes from there
+        self._edges: dict[str, Slot] = {}  # values sent to other ranks and received from there
 
     def plan(self, fetched: Sequence[Blob]) -> Steps[Plan]:
         rank, values = self._rank, self._values
@@ -260,7 +260,7 @@ class _Planner:
             # Asked here first: a call for each op of a large graph would be felt.
             is_candidate = not op.inputs or (first is not None and first.is_constant)
             once = self._choose_once(op) if is_candidate else None
-            if once is not None or op.place.rank == rank:  # what is computed once is so by all ranks, and never sent
+            if once is not None or op.place.rank == rank:  # a constant is computed by all ranks, and never sent
                 self._plan_op(op, once)
             else:
                 self._plan_elsewhere(op)
@@ -311,8 +311,8 @@ class _Planner:
     def _choose_once(self, op: Op) -> Choice | None:
         """The kernel that computes an op once, on the host, for all frames; None for an op that each frame computes.
 
-        It reads constants alone, or nothing, and gives the same each time it is called. What it gives has no more
-        elements than what it reads together, or is small: of a number spread to the shape of a large batch, the number
+        It reads constants alone, or nothing, and gives the same each time it is called. Its outputs have no more
+        elements than its inputs together, or are small: of a number spread to the shape of a large batch, the number
         is kept and not the batch. A literal array is kept in any case.
         """
         values, operation = self._values, self.operation(op)
@@ -402,7 +402,7 @@ class _Planner:
             self._written(op, blob, slot)
 
     def _needed(self, op: Op) -> tuple[Operation, Sequence[Blob]]:
-        """What an op computes in this plan, and its outputs: without what gradients alone read, where there is none."""
+        """An op's operation in this plan, and its outputs; without gradients, none that only they read."""
         operation, outputs = self.operation(op), op.outputs
         count = operation.saved
         if not count or not getattr(operation, "saves", False) or any(self._is_read(blob) for blob in outputs[-count:]):
@@ -419,7 +419,7 @@ class _Planner:
     # -- other ranks --------------------------------------------------------------------------------------------
 
     def _plan_elsewhere(self, op: Op) -> None:
-        """An op of another rank: send what it reads from here, receive what it adds to what is here."""
+        """An op of another rank: send its inputs that are here, receive the terms it adds to blobs that are here."""
         for blob in op.inputs:
             if home_of(blob) == self._rank and not self._is_constant(blob):
                 self._send(self._values.get(blob) or self._source(blob), op.place.rank, blob.name, op)
@@ -446,7 +446,7 @@ class _Planner:
             self._edges[edge] = slot
             self._check_sendable(slot.blob)
             host = Place(self._rank)
-            # What is received is another matter: nothing would order that with what a stream still does to the buffer.
+            # A message that is received cannot: nothing would order it with the work of a stream on the buffer.
             sent = slot if self._graph.world.takes(slot.place.kind) else self._at(slot, host, op)
             self._add(op, slot.blob, Send(rank, edge), Choice(host, None), [sent], [], f"to {rank}")
 
@@ -481,7 +481,7 @@ class _Planner:
             self._values[blob] = slot
 
     def _sum(self, blob: Blob, op: Op) -> Slot:
-        """Add up what several producers wrote, in the order in which they were connected, whatever the timing."""
+        """Add up the terms of several producers in the order in which they were connected, independent of timing."""
         written = dict(self._terms[blob])
         operation = Sum()
         try:
@@ -601,7 +601,7 @@ class _Planner:
     def _fetched(self, blob: Blob, home: Place) -> Slot:
         """The slot that the application gets, or the op of a body: on a place, unless it was fed to the former."""
         slot = self._values.get(blob) or self._source(blob)
-        if slot.is_constant:  # a copy: what is fetched is the application's
+        if slot.is_constant:  # a copy: a fetched array is the application's
             constant, op, copy = slot, blob.producers[0], Copy()
             choice = self._choose(op, copy, home, blob.dtype)
             if choice.dtype is not None:
@@ -617,7 +617,7 @@ class _Planner:
         return slot
 
     def _alone(self, slot: Slot, op: Op) -> Slot:
-        """The slot, or a copy of what an op with bodies gives on a device: it may hand on what it was given."""
+        """The slot, or a copy of it if an op with bodies gives it on a device: it may hand on its input."""
         if not isinstance(op.operation, WithBodies) or device_kind(slot.place.kind).is_host:
             return slot
         copy = self._new_slot(slot.blob, slot.spec, slot.place)
@@ -675,7 +675,7 @@ class _Planner:
         return sum(producer in self._chosen for producer in blob.producers)
 
     def _fuse(self) -> Steps[None]:
-        """Join what can be computed in one pass, and drop the slots of values that are not there any more."""
+        """Fuse ops, and drop the slots of values that are not there any more."""
         found = yield from fused(self._ops, self._slots, self._folded, self._fused_kernel)
         gathered = yield from gather(found or self._ops, self._slots, self._fused_kernel)
         found = gathered or found
@@ -728,7 +728,7 @@ class _Planner:
             op.waits += 1
 
 
-#: For functions without inputs and outputs, which are computed whatever the dtype.
+#: For functions without inputs and outputs, which have no dtype.
 _ANY = np.dtype(object)
 _SPEC = attrgetter("spec")
 _OPERATION = attrgetter("operation")

@@ -24,12 +24,12 @@ def home_of(blob: Blob) -> int:
 
 
 def is_gathered(blob: Blob) -> bool:
-    """Return whether what producers write goes to the blob's place, to be summed or to become a variable's value."""
+    """Return whether producers' outputs go to the blob's place, to be summed or to become a variable's value."""
     return isinstance(blob, Variable) or blob.has_several_producers
 
 
 def ranks_of_edges(ops: Iterable[Op], fetched: Iterable[Blob], constants: frozenset[Blob]) -> frozenset[int]:
-    """The ranks at the ends of what goes from one rank to another; each rank has the constants by itself."""
+    """The ranks at the ends of edges between ranks; each rank has the constants by itself."""
     return frozenset().union(*_ranks(ops, fetched, constants))
 
 
@@ -57,13 +57,13 @@ def _ranks_of_fetched(blob: Blob) -> set[int]:
 
 
 class Identity(NamedTuple):
-    """A selection of a graph's ops, whatever the order in which they were built.
+    """A selection of a graph's ops, independent of the order in which they were built.
 
     Attributes:
         digest: Equal on all ranks, or they have different graphs.
         lines: The text that was digested, compressed: a line per op, sorted.
-        ranks: Those that messages go to or come from.
-        fetches: Names of what is fetched, for errors.
+        ranks: The ranks that messages go to or come from.
+        fetches: Names of the fetched blobs, for errors.
     """
 
     digest: str
@@ -75,7 +75,7 @@ class Identity(NamedTuple):
 def identity_of(
     ops: Sequence[Op], fetched: Sequence[Blob], constants: frozenset[Blob], spec_of: Callable[[Blob], TensorSpec]
 ) -> Identity:
-    """The identity of a selection of ops, and of what is fetched of them; ``spec_of`` gives the types of blobs."""
+    """The identity of a selection of ops and of their fetched blobs; ``spec_of`` gives the types of blobs."""
 
     def shown(blobs: Iterable[Blob]) -> str:
         return ", ".join(f"{blob.name} {spec_of(blob)} on {blob.place}" for blob in blobs) or "nothing"

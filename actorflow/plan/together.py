@@ -1,8 +1,8 @@
-"""Small ops of one kind that are computed by one call: an optimizer's updates, and what limits its gradients.
+"""Small ops of one kind that are computed by one call: an optimizer's updates, and limits of its gradients.
 
-The step of an optimizer is one op for each variable, and many variables are small: biases, and what batch norm has.
-What an op costs besides its kernel is more than the kernel then. Ops whose results nobody reads, or the same op alone,
-may be joined whatever the rest of the graph is like: nothing that leads from one of them leads to another one. They
+The step of an optimizer is one op for each variable, and many variables are small: biases, parameters of batch norm.
+Firing such an op costs more than its kernel. Ops whose results nothing reads, or the same op alone,
+may be joined in any graph: no path leads from one of them to another one. They
 wait for each other, so large ones, whose time matters, are left to run as soon as they can.
 """
 
@@ -28,13 +28,13 @@ def gather(ops: Sequence[PlannedOp], slots: Sequence[Slot], choose: ChooseKernel
 
     Args:
         ops: In a topological order.
-        slots: Values that they read and write; those that are read otherwise from now on are changed.
+        slots: Values that they read and write; their readers are changed in place.
         choose: Gives kernels.
     Returns:
         The new ops, in a topological order, with indices of their own; None where nothing can be joined.
     """
     groups: dict[Hashable, list[PlannedOp]] = {}
-    unit_of: dict[int, Hashable] = {}  # what those are computed with that can be joined
+    unit_of: dict[int, Hashable] = {}  # the group of each op that can be joined
     for op in reversed(ops):
         if not isinstance(op.operation, _KINDS):
             continue
@@ -54,7 +54,7 @@ def gather(ops: Sequence[PlannedOp], slots: Sequence[Slot], choose: ChooseKernel
 
 
 def _key(op: PlannedOp, slots: Sequence[Slot], unit_of: dict[int, Hashable]) -> Hashable | None:
-    """What ops have in common that can be joined; None for one that cannot be."""
+    """Key that ops which can be joined have in common; None for an op that cannot be."""
     kernel, node = op.kernel, op.node
     if kernel is None or op.parts or node.attempts is not None:
         return None

@@ -66,7 +66,7 @@ def chosen(graph: Graph, targets: Sequence[Blob | Op | Graph] | None) -> tuple[t
 
 
 def with_whole_groups(graph: Graph, ops: tuple[Op, ...]) -> tuple[Op, ...]:
-    """All parts of the collectives that ``ops`` have a part of, and what they need: the ranks compute them together."""
+    """All parts of the collectives that ``ops`` have a part of, and their inputs: the ranks compute them together."""
     groups = {op.operation.group for op in ops if isinstance(op.operation, AllReduce)}
     if not groups:
         return ops
@@ -83,7 +83,7 @@ def in_order(graph: Graph, ops: Collection[Op]) -> list[Op]:
     for op in ops:
         _check_connected(op)
         for blob in op.outputs:
-            if not isinstance(blob, Variable):  # what reads one in this frame reads the value from before
+            if not isinstance(blob, Variable):  # an op that reads one in this frame reads the value from before
                 for consumer in blob.consumers:
                     waits[consumer.id] += 1
     ready = [op for op in ops if not waits[op.id]]
