@@ -1,1 +1,1 @@
-"""The definition: graphs, their nodes, and what is built of them."""
+"""The definition: graphs, their nodes, gradients, branches and loops."""

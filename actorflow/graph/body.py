@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Body:
-    """A branch, or what a loop repeats: ops and blobs in a scope of their own, which only an op outside computes.
+    """A branch, or the body of a loop: ops and blobs in a scope of their own, which only an op outside computes.
 
     Blobs from outside that its ops read are inputs, too: each has a blob in the body that stands for it.
 
@@ -24,7 +24,7 @@ class Body:
 
     Attributes:
         outer: The body that it lies in, if it lies in one.
-        parameters: Blobs that stand for what the op gives it.
+        parameters: Blobs that stand for the values the op gives it.
         captured: Blobs from outside that it reads, each with the one that stands for it, in the order of first use.
         outputs: Blobs of the body that the op takes.
         is_closed: Whether the op that computes it is there, so that it cannot read more.
@@ -45,12 +45,12 @@ class Body:
 
     @property
     def inputs(self) -> tuple[Blob, ...]:
-        """Its parameters, then the blobs that stand for those from outside."""
+        """Its parameters, then the blobs that stand for blobs from outside."""
         return (*self.parameters, *self.captured.values())
 
     @property
     def ops(self) -> list[Op]:
-        """The ops that its outputs need, each behind those that it needs itself."""
+        """The ops that its outputs need, in topological order."""
         return ops_before(self.outputs)
 
     def readers(self, blob: Blob) -> list[tuple[Op, int]]:
@@ -85,7 +85,7 @@ class Body:
         return stand_in
 
     def trace(self, fn: Callable[..., Any], names: Sequence[str], like: Sequence[Any]) -> Any:
-        """Make its parameters, of the types of some blobs, and what a function makes of them; returns what that does.
+        """Make its parameters, of the types of some blobs, and call a function with them; returns its result.
 
         Args:
             fn: Called with a blob for each parameter.
@@ -128,13 +128,13 @@ def _producers(blob: Blob) -> Sequence[Op]:
 
 
 def ops_before(results: Sequence[Blob]) -> list[Op]:
-    """The ops that ``results`` need, each after those that it needs itself; a variable needs none.
+    """The ops that ``results`` need, in topological order; a variable needs none.
 
     Raises:
         CycleError: if ops wait for each other.
     """
     order: list[Op] = []
-    state: dict[Op, bool] = {}  # False while what the op needs is looked at, True when it is in the order
+    state: dict[Op, bool] = {}  # False while the op's inputs are visited, True when it is in the order
     stack = [(op, False) for blob in reversed(results) for op in reversed(_producers(blob))]
     while stack:
         op, entered = stack.pop()

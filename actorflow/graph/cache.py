@@ -1,4 +1,4 @@
-"""Caches: keys and values of what sessions have read, in blocks of positions."""
+"""Caches: keys and values of the positions that sessions have read, in blocks."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Cached(State):
 
 
 class Cache:
-    """Keys and values of what sessions have read, for attention to them; made by `Graph.cache`.
+    """Keys and values of the positions that sessions have read, for attention to them; made by `Graph.cache`.
 
-    Sessions take blocks of positions from one pool as they go on, and give them back at their end. So what it needs is
-    what is in use, whatever the longest session may become.
+    Sessions take blocks of positions from one pool as they go on, and give them back at their end. So its memory is
+    the positions in use, however long the longest session may become.
 
     Attributes:
         most: Number of positions that a session may have.
@@ -79,7 +79,7 @@ class Cache:
     def attention(
         self, q: Blob, k: Blob, v: Blob, heads: int, scale: float | None = None, name: str | None = None
     ) -> Blob:
-        """Attention to all positions that the session has read, and of the new ones to those up to their own.
+        """Attention to all positions that the session has read; of a new position to the positions up to its own.
 
         Each call has keys and values of its own in the cache, as each layer of a network has.
 

@@ -35,7 +35,7 @@ class Composite(Generic[Top]):
     ``top = composite(x)``. A subclass defines `build`. A build that raises leaves the graph as it was, and the
     variables, the bottom and the top of the composites that take part.
 
-    For type checkers, a call gives one blob. A composite with several tops says what its calls give:
+    For type checkers, a call gives one blob. A composite with several tops declares the type of its calls:
     ``class Halves(af.Composite[tuple[af.Blob, af.Blob]])``.
 
     Attributes:
@@ -157,7 +157,7 @@ class Composite(Generic[Top]):
 
     @property
     def variables(self) -> tuple[Variable, ...]:
-        """Variables of this composite and of those inside it, in order of creation.
+        """Variables of this composite and of the composites inside it, in order of creation.
 
         Example:
             >>> graph = af.Graph("g")

@@ -1,4 +1,4 @@
-"""What joins the items of ops that emit into values of the frame."""
+"""Ops that join the items of ops that emit into values of the frame."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _OBJECT = TensorSpec.of((), object)
 class Collect(Operation):
     """Joins the values that a blob has for the items of one frame; see `actorflow.collect`.
 
-    The op that emits the items computes it: a plan takes both, and what lies between them, as one.
+    The op that emits the items computes it: a plan takes both, and the ops between them, as one.
 
     Attributes:
-        fn: Called with the list of values; None for what `how` says.
+        fn: Called with the list of values; None if they are joined by `how`.
         how: "stack" or "list".
         length: Number of items that there must be; None for any.
         spec: Type of the result, where that does not follow.
@@ -65,12 +65,12 @@ def collect(
     functions read, and which can be fetched; unless the number is given by ``length``, or the type by ``outputs``.
 
     Args:
-        blob: What is computed for each item of an op that `Graph.function` has made with ``emits=True``.
+        blob: A blob computed for each item of an op that `Graph.function` has made with ``emits=True``.
         how: ``"stack"`` gives an array with an entry per item along a new first axis, ``"list"`` a list; a function is
             called with the list, on the loop, and gives the value.
         length: Number of items, or the name of an open axis that is as long: the stack is an array of that length,
             which any op reads, and it is an error if there are more items, or fewer.
-        outputs: Type of what a function gives.
+        outputs: Type of the function's result.
         name: Name of the op, made unique.
     Raises:
         GraphError: if the blob does not follow from an op that emits; if an argument goes with another ``how``.
@@ -118,7 +118,7 @@ def collect(
 
 
 def _emissions_around(blob: Blob) -> int:
-    """Number of ops that emit inside of each other, for whose items there is a value each."""
+    """Number of ops that emit, nested, with a value per item."""
     around: dict[Blob, int] = {}
     for op in ops_before([blob]):
         count = max([around.get(each, 0) for each in op.inputs], default=0)

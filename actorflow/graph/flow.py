@@ -35,7 +35,7 @@ class WithBodies(Operation):
 
     Attributes:
         bodies: The parts.
-        reads: For each body, the positions among the op's inputs of what stands for blobs from outside.
+        reads: For each body, the positions among the op's inputs of the blobs from outside that it reads.
     """
 
     bodies: tuple[Body, ...]
@@ -51,7 +51,7 @@ class WithBodies(Operation):
 
     @property
     def given(self) -> int:
-        """Number of inputs before those that stand for blobs from outside."""
+        """Number of inputs before the blobs from outside."""
         raise NotImplementedError
 
     def check_arity(self, count: int) -> None:
@@ -117,19 +117,19 @@ class Switch(WithBodies):
 
 @dataclass(frozen=True)
 class Loop(WithBodies):
-    """Computes a body again and again; each time it is given what it has carried on the last time.
+    """Computes a body again and again; each time it is given the values that it carried on the last time.
 
-    Its inputs are those values as they begin, then arrays whose entries along the first axis it is given one at a time.
-    Its outputs are the values that it has carried at the end, then arrays with what it has given each time along the
+    Its inputs are the carried values at the start, then arrays whose entries along the first axis it gets one by one.
+    Its outputs are the carried values at the end, then arrays of the values that it has given each time, along the
     first axis; then, for gradients alone, the carried values before each time, and how often it was computed.
 
     Attributes:
         carries, scanned: Numbers of the former and the latter inputs.
         length: How often it is computed at most; None for as often as it says.
         tests: Whether there is a second body, which says of carried values whether to go on; the first one says it of
-            what it carries on, as its last output.
+            the values it carries on, as its last output.
         reverse: Whether entries are given and taken from the last to the first.
-        exact: Whether it is an error if it ends before its length: what it gives would have no other entries.
+        exact: Whether it is an error if it ends before its length: the arrays it gives would have no other entries.
     """
 
     carries: int = 0
@@ -186,7 +186,7 @@ class Loop(WithBodies):
         looked_at = [i for i in smooth if grads[c + n + i] is not None]  # by a gradient of which this is one, too
 
         def step(carried: Sequence[Blob], entries: Sequence[Blob]) -> tuple[list[Blob], list[Blob]]:
-            """One step back: from gradients by what it has carried on to those by what it was given."""
+            """One step back: from gradients by the values carried on to gradients by the values given."""
             later, sums = carried[: len(smooth)], carried[len(smooth) :]
             values, x, g = entries[:c], entries[c : c + s], entries[c + s :]
             here = root.current_scope.body
@@ -258,12 +258,12 @@ def cond(predicate: Any, then: Callable[..., T], otherwise: Callable[..., T], *o
     """Compute one of two branches, as a truth value of each frame says.
 
     Both are called once, now, to make their ops. Blobs from outside that these read are inputs, too: operands need
-    not be given. What is computed in a frame is the branch that was taken, and what only the other one needs is not.
+    not be given. A frame computes the branch that was taken, and nothing that only the other one needs.
 
     Args:
         predicate: Truth value, of shape ().
         then: Called with the operands; gives blobs, or tuples, lists and dicts of them, or None.
-        otherwise: Likewise; what it gives must have the same structure, shapes and dtypes.
+        otherwise: Likewise; its result must have the same structure, shapes and dtypes.
         operands: Blobs, or tuples, lists and dicts of them; numbers and arrays are constants.
         name: Of the sub-graph with both branches, made unique.
     Returns:
@@ -324,7 +324,7 @@ def while_loop(
     limit: int | None = None,
     name: str = "while_loop",
 ) -> T:
-    """Compute a body on what it has given the last time, for as long as a condition holds.
+    """Compute a body on its last result, for as long as a condition holds.
 
     Both functions are called once or twice, now, to make their ops; blobs from outside that these read are inputs.
 
@@ -333,13 +333,13 @@ def while_loop(
         body: Called with the state; gives the next one, of the same structure, shapes and dtypes.
         state: A blob, a number or an array; or a tuple or list, whose entries are arguments of the functions; they may
             be tuples, lists and dicts.
-        limit: How often the body is computed at most, whatever the condition says. Gradients need it: the state before
+        limit: How often the body is computed at most, even if the condition holds. Gradients need it: the state before
             each time is kept then.
         name: Of the sub-graph with the body, made unique.
     Returns:
         The last state.
     Raises:
-        GraphError: if the body does not give what the state is; `ShapeError`, `DTypeError`.
+        GraphError: if the body's result has another structure than the state; `ShapeError`, `DTypeError`.
 
     Example:
         >>> graph = af.Graph("g")
@@ -387,22 +387,22 @@ def scan(
     reverse: bool = False,
     name: str = "scan",
 ) -> tuple[T, U]:
-    """Compute a body for each entry of arrays, along their first axis; each time it is given what it has carried on.
+    """Compute a body for each entry of arrays, along their first axis, with values that it carries on.
 
     The body is called once, now, to make its ops; blobs from outside that these read are inputs.
 
     Args:
-        body: Called with what is carried, and with the entries of ``xs``, None without; gives what is carried on, of
-            the same structure, shapes and dtypes as ``carry``, and what is taken each time, or None.
+        body: Called with the carried values, and with the entries of ``xs``, None without; gives the next ones, of
+            the same structure, shapes and dtypes as ``carry``, and the values taken each time, or None.
         carry: A blob, a number or an array; or a tuple, list or dict of them; or None.
         xs: Likewise, with at least one axis; the first may be open.
         length: How often it is computed, without ``xs``.
         reverse: From the last entry to the first.
         name: Of the sub-graph with the body, made unique.
     Returns:
-        The values carried at the end, and those taken each time, along a new first axis.
+        The values carried at the end, and the values taken each time, along a new first axis.
     Raises:
-        GraphError: if the body does not give what is carried; `ShapeError`, `DTypeError`.
+        GraphError: if the body does not give the carried values; `ShapeError`, `DTypeError`.
 
     Example:
         >>> graph = af.Graph("g")
@@ -474,7 +474,7 @@ def _scan_now(body: Callable[..., Any], carry: Any, xs: Any, length: int | None,
     for i in reversed(range(count)) if reverse else range(count):
         carry, y = body(carry, mapped(lambda x, i=i: x[i], xs))
         taken.append(y)
-    if not count:  # the types are those of an entry's results, which is not computed
+    if not count:  # the types are those of an entry's results, though no entry is computed
 
         def no_entries(y: Any) -> Any:
             return (
@@ -492,7 +492,7 @@ def _scan_now(body: Callable[..., Any], carry: Any, xs: Any, length: int | None,
     return carry, mapped(lambda *parts: stack(list(parts)), *taken)
 
 
-# -- what makes the ops -----------------------------------------------------------------------------------------------
+# -- making the ops ---------------------------------------------------------------------------------------------------
 
 
 def _switched(
@@ -562,7 +562,7 @@ def _repeated(
     *,
     exact: bool,
 ) -> tuple[list[Blob], list[Blob]]:
-    """The last state, and what is taken each time, which is as often as the limit says."""
+    """The last state, and the values taken each time, ``limit`` of them."""
     root = state[0].graph.root
     names = [f"state{i}" for i in range(len(state))]
     with root._store.all_or_nothing(), root.unique_subgraph(name):

@@ -28,7 +28,7 @@ def gradient(loss: Blob, wrt: Sequence[Blob]) -> list[Blob]: ...
 def gradient(loss: Blob, wrt: Blob | Sequence[Blob]) -> Blob | list[Blob]:
     """Build the gradient of a scalar blob.
 
-    Everything made goes into a sub-graph "gradient" of the current scope, in scopes named as those of the ops it
+    Everything made goes into a sub-graph "gradient" of the current scope, in scopes named as the scopes of the ops it
     belongs to; the gradient of an op is on the op's place and lane. Only what ``wrt`` needs is built. Where several ops
     read a blob, their contributions are added in the order in which these were connected. A variable is differentiated
     as the value that the frame reads; updates are not looked through.
@@ -76,10 +76,10 @@ def gradient(loss: Blob, wrt: Blob | Sequence[Blob]) -> Blob | list[Blob]:
 
 
 def pulled_back(results: Sequence[Blob], grads: Sequence[Blob | None], wrt: Sequence[Blob]) -> list[Blob]:
-    """Build gradients in the current scope from those of several results: zeros where nothing depends on a blob.
+    """Build gradients in the current scope from gradients of several results: zeros where nothing depends on a blob.
 
     Args:
-        results: What the loss depends on.
+        results: Blobs that the loss depends on.
         grads: Its gradient by each of them; None for zero.
         wrt: The blobs to differentiate by, floating.
     Raises:
@@ -248,7 +248,7 @@ class _Builder:
 
     def _total(self, blob: Blob, terms: list[Any]) -> Blob:
         rank = {op: i for i, op in reversed(list(enumerate(blob.consumers)))}
-        terms.sort(key=lambda term: rank.get(term[0], -1))  # what it began with comes first
+        terms.sort(key=lambda term: rank.get(term[0], -1))  # the given gradient comes first
         # Where the terms are, if that is one place: a weight that lives elsewhere gets the sum, not each term.
         places = {term.place for _, term in terms}
         place = places.pop() if len(places) == 1 else blob.place

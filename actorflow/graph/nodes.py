@@ -47,7 +47,7 @@ class Site(NamedTuple):
     @classmethod
     def caller(cls) -> Site:
         """The innermost line outside this package, for a node that is being made."""
-        # A frame looked at costs an object. The first ones are those of `Node`, of its subclass and of the graph.
+        # A frame looked at costs an object. The first ones belong to `Node`, its subclass and the graph.
         frame = sys._getframe(4)
         while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:
             frame = frame.f_back
@@ -172,7 +172,7 @@ class Blob(Node, Operators):
         return made
 
     def literal(self, value: Any) -> Blob:
-        """The constant of an array, or of what follows from lengths, on the place of this blob."""
+        """The constant of an array, or of a value that follows from lengths, on the place of this blob."""
         root = self.graph.root
         if not isinstance(value, Numbers):
             return root.constant(value, place=self._beside)
@@ -191,7 +191,7 @@ class Blob(Node, Operators):
         return zlib.crc32(f"{self.name}:{len(self.consumers)}".encode())
 
     def all_or_nothing(self) -> AbstractContextManager[None]:
-        """A context that undoes what is made inside, if that fails."""
+        """A context that removes the nodes made inside, if it fails."""
         return self.graph.root._store.all_or_nothing()
 
     def __repr__(self) -> str:
@@ -334,7 +334,7 @@ class Variable(Blob):
 class State(Blob):
     """A source with a row per session, which goes on from step to step; made by `Graph.state`.
 
-    Sessions of a batcher feed it their rows, and take the next ones from what is assigned to it. A run by itself has
+    Sessions of a batcher feed it their rows, and take the next ones from the blob assigned to it. A run by itself has
     it fed as any source.
 
     Attributes:
@@ -366,7 +366,7 @@ class State(Blob):
         self.following: Blob | None = None
 
     def assign(self, blob: Blob) -> None:
-        """Have a blob's rows be those of the state from the next step on.
+        """Have a blob's rows be the rows of the state from the next step on.
 
         Raises:
             ShapeError, DTypeError: if the blob is of another type.
@@ -449,7 +449,7 @@ class Op(Node):
         self.outputs: tuple[Blob, ...] = ()
         self.is_connected = not operation.arguments  # whether the inputs have been
         self._inferred: tuple[TensorSpec, ...] | None = None
-        if isinstance(operation, Function):  # which says its outputs whatever its inputs are
+        if isinstance(operation, Function):  # its outputs are declared, and do not follow from its inputs
             self._inferred = operation.infer()
         elif self.is_connected:
             self._infer()

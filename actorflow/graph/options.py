@@ -48,13 +48,13 @@ class Hints(NamedTuple):
 
 
 class FiniteCheck(NamedTuple):
-    """What is looked for in the results of ops whose inputs have none of it, and what follows; see `Graph`.
+    """A check for NaN or infinities in the results of ops whose inputs have none, and its consequence; see `Graph`.
 
     Attributes:
         nan: Whether a NaN is.
         infinity: Whether an infinity is, which masks may have on purpose.
         pause: Whether to warn and to pause the graph, where the run would fail otherwise; the frame goes on to its end.
-        kernels_of_host: Whether to look at results of kernels on the host alone, not at those of functions and of
+        kernels_of_host: Whether to look at results of kernels on the host alone, not at results of functions and of
             accelerators, as ``np.errstate(invalid="raise")`` around a run does.
 
     Example:
@@ -83,7 +83,7 @@ NUMPYS = next((variable for variable in _inside if variable.name == "numpy.ufunc
 
 
 def with_numpys(check: FiniteCheck | None) -> FiniteCheck | None:
-    """A check, and besides it one for what `np.errstate` around the caller makes errors."""
+    """A check, joined with one for the errors that `np.errstate` around the caller asks for."""
     state = np.geterr()
     nan, infinity = state["invalid"] == "raise", "raise" in (state["divide"], state["over"])
     if not (nan or infinity):
@@ -112,7 +112,7 @@ class GraphOptions(NamedTuple):
 
     @property
     def has_budget(self) -> bool:
-        """True if memory is limited, on whatever device."""
+        """True if memory is limited on some device."""
         limits = (self.memory_budget_bytes, *[device.memory_budget for device in self.devices.values()])
         return any(limit is not None for limit in limits)
 
@@ -131,7 +131,7 @@ def attempts_of(timeout: float | None, retries: int, backoff: float) -> Attempts
 
 
 def limits_of(memory_budget: int | None, max_plans: int | None) -> dict[str, Any]:
-    """Fields of `GraphOptions` that are given for a graph of a file, whose own they stand for.
+    """Fields of `GraphOptions` that are given for a graph of a file, in place of the file's own.
 
     Raises:
         GraphError: if one is not positive.
@@ -144,7 +144,7 @@ def limits_of(memory_budget: int | None, max_plans: int | None) -> dict[str, Any
 
 
 def finite_check_of(check: object) -> FiniteCheck | None:
-    """What is looked for in results; None for nothing.
+    """The check of results; None for none.
 
     Raises:
         GraphError: if it is neither a bool nor a `FiniteCheck`.

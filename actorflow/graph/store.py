@@ -50,7 +50,7 @@ class Store:
         if not self._has(full):
             return full
         number = self._taken.get(full, 0)  # where to look first: nearly always the last one that was given
-        while number and not self._has(f"{full}_{number}"):  # what was to have it was not made, or is gone
+        while number and not self._has(f"{full}_{number}"):  # the node that was to have it was not made, or is gone
             number -= 1
         while self._has(f"{full}_{number + 1}"):
             number += 1
@@ -94,12 +94,12 @@ class Store:
 
     @contextmanager
     def all_or_nothing(self, restore: Callable[[], None] | None = None) -> Iterator[None]:
-        """Undo what is made in the block if that raises: nodes with their connections, sub-graphs, names.
+        """Remove the nodes, connections, sub-graphs and names made in the block if it raises.
 
         Connections that the block makes between nodes that were there before are not undone.
 
         Args:
-            restore: Called then, to undo what the block has changed elsewhere; before it, those of blocks inside this.
+            restore: Called then, to undo the block's changes elsewhere, after ``restore`` of the blocks inside it.
         """
         first_id, scopes, outer = self.next_id, len(self.scopes), len(self._restores)
         if restore is not None:
