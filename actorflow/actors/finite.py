@@ -28,7 +28,7 @@ class Look(NamedTuple):
     """A look at what the ops of a program make.
 
     Attributes:
-        check: What is looked for.
+        check: The check that asks for it.
         found: Called with what a check that pauses has found, on the thread of the call.
     """
 

@@ -131,7 +131,7 @@ class Frame(core.Frame):
     Attributes that most frames never need are the class's until they are set: a frame is quickly made.
 
     Args:
-        start: What it begins with.
+        start: The program's counts, listeners and queue.
         number: Frames of a graph are numbered from 0 in the order of their start.
         values: Value of each slot; None before it is written and after its last reader.
         context: In which its functions are called, each in a copy.
@@ -233,7 +233,7 @@ class Frame(core.Frame):
 
         Args:
             actor: The op that it happened at; None where that is not known.
-            error: What was raised.
+            error: The exception.
         """
         if actor is not None:
             self.op_failed(actor, error)
@@ -260,7 +260,7 @@ class Frame(core.Frame):
 
         Args:
             actor: Whose call it was.
-            cause: What was raised.
+            cause: The exception.
             node: The op that errors name, if it is not the actor's own.
         """
         if self.state is RUNNING:

@@ -58,7 +58,7 @@ class FusedActor(KernelActor):
 
     def _own(self, error: BaseException) -> tuple[OpActor, BaseException]:
         """The part that has failed, and its error as if it had been computed by itself."""
-        # What lies further behind may be a step of another op, whose result this one has not got.
+        # A cause further back may be a step of another op, whose result this one has not got.
         failed = next((each for each in (error, error.__cause__) if isinstance(each, StepError)), None)
         if failed is None:
             return self.parts[-1], error

@@ -165,8 +165,8 @@ class OpActor(core.Op, ABC):
         """The error of a call of frame ``number``, which can be repeated on its inputs.
 
         Args:
-            cause: What was raised.
-            inputs: What the call read.
+            cause: The exception.
+            inputs: The arguments of the call.
             number: Number of the frame.
             node: The op that the error names, if it is not this one.
         """

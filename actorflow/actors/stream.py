@@ -54,7 +54,7 @@ class _OnStream(OpActor):
         compiles: Whether its first call compiles kernels, where the device does so.
 
     Attributes:
-        late: Those that are given back when it has ended.
+        late: Buffers that are given back when it has ended.
     """
 
     # No slots: a class cannot have those of two bases.

@@ -226,7 +226,7 @@ class Batch:
     """Requests whose rows are computed together, in one frame or, where it fails, in several.
 
     Attributes:
-        requests: Those that have not ended.
+        requests: The requests that have not ended.
         task: Computes them.
     """
 
@@ -241,7 +241,7 @@ class Batcher:
     another loop too, as the lifespan of an application is by each of its tests.
 
     Args:
-        rows: What is computed.
+        rows: The part of the graph that is computed.
         options: As for `Graph.batched`.
 
     Raises:
@@ -407,7 +407,7 @@ class Batcher:
             key: Whose it is. While steps wait, those of different keys take turns, so that each key has its share of
                 the rows that are computed, however many sessions it has.
             weight: How large that share is: a key with 3 has three times that of one with 1.
-            state: What it begins with, as `Session.state_dict` has given it; by default what the states say.
+            state: Its first state, as `Session.state_dict` has given it; by default the ``init`` of each state.
             priority: That of its steps among those of its key, see `run`.
             timeout: Longest time in seconds that it waits for a slot, and each step for blocks of a cache; 0 for not at
                 all, None for ever.
@@ -450,7 +450,7 @@ class Batcher:
         Its rows join those of others at each step. When the caller leaves the loop, it is over, and its slot is free.
 
         Args:
-            feeds: Those of the first step, of one row; what ``feedback`` does not name stays for all.
+            feeds: Feeds of the first step, of one row; a source that ``feedback`` does not name keeps its value.
             feedback: Sources, each with the fetched blob that its next value is.
             until: A fetched blob; the step for which it is true, or all of its row is, is the last one.
             limit: Most steps; None for no limit.

@@ -111,15 +111,15 @@ class Held:
     """Blocks of a session.
 
     Args:
-        blocks: Those of its cache.
-        given: What it begins with, by the names of pools.
+        blocks: The pool of its cache.
+        given: The first contents, by the names of pools.
 
     Attributes:
         table: Numbers of its blocks, as a row.
         count: Number of positions that it has kept.
         room: Number of positions that it may have in these blocks.
         blocks: Numbers of its blocks.
-        wanted, granted: What it waits for.
+        wanted, granted: The number of blocks it waits for, and the future of the wait.
     """
 
     granted: asyncio.Future[None]

@@ -34,7 +34,7 @@ class InnerFrame(Frame):
     """A frame of a body.
 
     Attributes:
-        part: What it computes.
+        part: The plan of the body, built.
         op: Whose call it is a part of.
         parent: The frame of that.
         call: That call.
@@ -88,7 +88,7 @@ class _Observer:
         """Its op knows."""
 
     def abandoned(self, frame: InnerFrame) -> None:
-        """Nobody waits for it but its op."""
+        """Only its op waits for it, and ends itself."""
 
     def fault(self, frame: InnerFrame, error: BaseException) -> None:
         frame.parent.fail(frame.op, error)
@@ -174,7 +174,7 @@ class _Call:
     Attributes:
         which: Number of the branch that is computed; of a loop, -1 as long as that is its condition, then 0; of what
             emits, how many items there are so far.
-        cycle: What has a loop's body begin again and again.
+        cycle: The `core` object that begins a loop's body again and again.
     """
 
     __slots__ = ("begun_ns", "cycle", "op", "parent", "which")
@@ -358,7 +358,7 @@ class LoopActor(BodyActor):
     """An op that computes a body again and again.
 
     Attributes:
-        body, condition: What is computed again and again, and what says whether to do so at all.
+        body, condition: The parts that are computed again and again; the condition says whether to go on.
         carry_slots: Slots of the body's inputs that are carried; -1 for what it does not read.
         scan_slots: Positions among the op's inputs of what is scanned, and the slots.
         stacks: Outputs that are read and have an entry for each time, with their types, and the position of the value:
@@ -448,7 +448,7 @@ class LoopActor(BodyActor):
         values, outputs, operation = call.parent.values, self.outputs, self.operation
         for i, blob in enumerate(outputs[: operation.carries]):
             value = call.cycle.carried[i]
-            # What it was given on the host is not a buffer that can go there.
+            # An array given on the host is not a buffer that can go there.
             if not steps and blob.bucket is not None and type(value) is np.ndarray:
                 value, given = blob.bucket.take(), value
                 np.copyto(value, given)

@@ -64,12 +64,12 @@ class Builder:
 
     Attributes:
         receivers: The actor that fires for each op of the plan: its own, or that of its segment.
-        fired: Those, each once.
+        fired: These actors, each once.
         kept: Slots whose values stay for as long as the frame does: readers neither count nor give back.
         exchange: Messages to and from other ranks, if there are any.
     """
 
-    # What ops become; tests bring actors that fail.
+    # Classes of the ops' actors; tests bring actors that fail.
     kernel_kind: ClassVar[type[KernelActor]] = KernelActor
     function_kind: ClassVar[type[FunctionActor]] = FunctionActor
     async_kind: ClassVar[type[AsyncActor]] = AsyncActor
@@ -191,7 +191,7 @@ class Builder:
             lane = device.lane(writer.lane) if writer.place == slot.place else lanes[0]
             assert isinstance(lane, StreamLane)
             return device.memory.bucket(slot.spec, lane, lanes)
-        # What a device copies to or from by itself is memory of its own kind.
+        # Memory that a device copies to or from by itself is of its own kind.
         operation = writer.operation
         partner = operation.source if isinstance(operation, Transfer) else None
         partner = operation.device if isinstance(operation, Stage) else partner
@@ -417,7 +417,7 @@ class Builder:
         is_alike = is_alike and self._rooms.get(slot.index) == self._rooms.get(op.outputs[0])
         writer = self._writers.get(slot.index)
         is_alike = is_alike and not (writer is not None and writer.kernel is not None and writer.kernel.returns)
-        # What a body has handed on may still be read on another stream, by work that refers to it no more.
+        # A buffer that a body has handed on may still be read on another stream, by work that refers to it no more.
         handed_on = writer is not None and writer.bodies and isinstance(self.blobs[slot.index], stream.StreamViewActor)
         is_alike = is_alike and not handed_on
         return is_alike and slot.readers == 1 and not isinstance(slot.blob, Variable)

@@ -32,7 +32,7 @@ class Run:
     Args:
         graph: The graph, a root.
         inputs: Blobs that are fed.
-        fetch: What is computed.
+        fetch: Blobs, ops and sub-graphs that are computed.
         outputs: The blobs among that.
     """
 

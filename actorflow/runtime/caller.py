@@ -48,7 +48,7 @@ class CallersProgram:
     Args:
         graph: The graph, which nothing else runs.
         given: Sources of it.
-        fetched: What is computed.
+        fetched: The blobs that are computed.
         owned: Of these, those whose buffers are used again once the application drops them, if they are large.
 
     Attributes:
@@ -124,7 +124,7 @@ class _CallersLane(Lane):
         return True
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Nobody is told of anything."""
+        """No loop is told of anything."""
 
     def close(self) -> None:
         """There is nothing to end."""
@@ -165,7 +165,7 @@ class _Caller(Dispatcher):
         self.ready = Ready()
 
     def wake(self) -> None:
-        """Nobody sleeps: what is ready is fired until nothing is."""
+        """Nothing to do: no thread sleeps while ops are ready."""
 
 
 class _Frame(Frame):
@@ -186,10 +186,10 @@ class _Nobody:
     """In the place of an observer: the thread that runs a frame sees its end."""
 
     def ended(self, frame: Frame) -> None:
-        """It has."""
+        """Nothing to do."""
 
     def abandoned(self, frame: Frame) -> None:
-        """Nobody waits for threads."""
+        """Nothing to do: there are no other threads to wait for."""
 
     def fault(self, frame: Frame, error: BaseException) -> None:
         """Raise it in the thread that runs the frame."""

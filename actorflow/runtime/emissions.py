@@ -83,12 +83,12 @@ class EmissionCall(Emitter):
         op: The op.
         parent: The frame.
         begun_ns: When it began.
-        generator: What gives the items; None when it has ended, or was closed.
-        joined: What joins the values, for each output.
-        pulled_item: What the generator has given on a lane's thread.
+        generator: The generator of the items; None when it has ended, or was closed.
+        joined: The object that joins the values, for each output.
+        pulled_item: The item that the generator has given on a lane's thread.
         task: Runs an async generator.
         room: Resolved when a further item may be asked for, if the task waits for that.
-        error: What has failed first.
+        error: The first exception.
         failed_at: Number of the item that has failed.
     """
 
@@ -386,12 +386,12 @@ class EmitActor(BodyActor):
     """An op that emits.
 
     Attributes:
-        part: What is computed for each item.
+        part: The plan of the ops that run for each item, built.
         in_flight: Most items that are computed at once.
         item_slots: Where the values of an item go, None for those that are not read.
         into: Of an `Emitter`: where an item goes that is a single array, and what that is like.
         joinings: For each output, how it is made, the position among the part's outputs, and what type that has.
-        recycled: Those of the part's outputs whose buffers go back.
+        recycled: Outputs of the part whose buffers go back.
         pull_ns: Expected time of the generator for an item, as `core.Op.cost_ns`.
     """
 

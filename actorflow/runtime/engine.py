@@ -112,7 +112,7 @@ class Engine:
         build: Makes plans ready to run; see `build_with`.
         instrumentation: Makes spans of frames, if that is wanted; see `Graph.instrument`.
         turns: Threads that run the graph by `Graph.run_sync`.
-        batchers: Those that are open, by number: batchers of a graph are numbered from 0 in the order of their opening.
+        batchers: The open batchers by number: they are numbered from 0 in the order of their opening.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Engine:
 
     @property
     def not_finite(self) -> NotFiniteError | None:
-        """What a check that pauses has found; see `Graph.not_finite`."""
+        """The finding of a check that pauses; see `Graph.not_finite`."""
         return self.resources.not_finite
 
     @property
@@ -181,7 +181,7 @@ class Engine:
         return plan
 
     def _asked(self, fetch: Fetch, axes: Mapping[str, int] | None) -> _Key:
-        """What a program is kept by that is asked for ahead of time, for lengths of open axes."""
+        """Key of a program that is compiled ahead of time, for lengths of open axes."""
         self._notice()
         targets = None if fetch is None else tuple(fetch)
         known, lengths = self._open_axes(targets) if self._is_open else None, None
@@ -213,10 +213,10 @@ class Engine:
         return self._known(key) or at_once(self._making(key))
 
     def _key(self, fetch: Fetch, feeds: Feeds, lengths: Lengths | None = None) -> _Key:
-        """What a program is kept by; at most ``max_plans`` are, until the graph changes.
+        """Key of a program; at most ``max_plans`` programs are kept, until the graph changes.
 
         Args:
-            lengths: Those that the ranks have agreed on, if they had to.
+            lengths: The lengths that the ranks have agreed on, if they had to.
         """
         if self._revision != self.graph.revision or self._order != self.resources.order:
             self._notice()

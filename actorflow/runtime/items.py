@@ -19,9 +19,9 @@ class Items:
     """Results of one frame, one for each item, between the op that emits and the stream that takes them.
 
     Attributes:
-        results: Those that are there.
+        results: The results that wait to be taken.
         room: Most items that are computed, or whose results wait.
-        least: What that is where results are not quick to come.
+        least: The value of ``room`` while results are slow to come.
         resting: The emission that goes on when one has been taken.
         is_nudged: Whether `go_on_soon` has been called, and the loop has not had its turn.
     """
