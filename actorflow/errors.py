@@ -312,7 +312,7 @@ class RaceError(DeviceError):
 
 
 class FailedInput(Protocol):
-    """What an error says of an input: of an op, a blob."""
+    """An input of a failed call, as an error shows it: of an op, a blob."""
 
     name: str
     spec: Any
@@ -320,7 +320,7 @@ class FailedInput(Protocol):
 
 
 class FailedCall(Protocol):
-    """What an error says of a call that failed: of an op of a graph, or of an operation on arrays."""
+    """A call that failed, as an error shows it: of an op of a graph, or of an operation on arrays."""
 
     name: str
     operation: Any
@@ -328,11 +328,11 @@ class FailedCall(Protocol):
 
     @property
     def inputs(self) -> Sequence[FailedInput]:
-        """What it read."""
+        """Its arguments."""
 
 
 class HeldValues(Protocol):
-    """What an error says of an array; see `actorflow.trace.values.ValueStatistics`."""
+    """An array, as an error shows it; see `actorflow.trace.values.ValueStatistics`."""
 
     @property
     def nan(self) -> int:
@@ -399,7 +399,7 @@ class OpError(ActorflowError, RuntimeError):
 
         Args:
             op: The op.
-            cause: What it raised.
+            cause: The exception it raised.
             replay: Runs the call again; None if its inputs are not there.
             alone: Makes a graph of the call; likewise.
         """
@@ -470,11 +470,11 @@ class OpError(ActorflowError, RuntimeError):
 
 
 class NotFiniteResultError(FloatingPointError):
-    """What a look at the results of an op has found; becomes a `NotFiniteError`.
+    """A NaN or an infinity found in the results of an op; becomes a `NotFiniteError`.
 
     Attributes:
-        inputs: What the inputs hold, by the names of their blobs.
-        results: What the results hold.
+        inputs: Statistics of the inputs, by the names of their blobs.
+        results: Statistics of the results.
     """
 
     def __init__(
@@ -489,8 +489,8 @@ class NotFiniteError(OpError):
     """An op made a NaN or an infinity where its inputs have none; see `Graph`, ``check_finite``.
 
     Attributes:
-        inputs: What the inputs held, by the names of their blobs.
-        results: What the results held.
+        inputs: Statistics of the inputs, by the names of their blobs.
+        results: Statistics of the results.
     """
 
     page: ClassVar[str] = "nan"
@@ -544,7 +544,7 @@ class RunCancelledError(ActorflowError, RuntimeError):
 
 
 class QueueFullError(ActorflowError, RuntimeError):
-    """So many rows wait for batched runs that a request was refused; a service answers it with status 503.
+    """A request was refused as too many rows wait for batched runs; a service answers it with status 503.
 
     Attributes:
         waiting_rows: Rows that wait.
@@ -575,7 +575,7 @@ class SessionClosedError(BatcherClosedError):
 
 
 class SessionsFullError(ActorflowError, RuntimeError):
-    """So many sessions are open that another one found no slot in time; a service answers it with status 503.
+    """A session found no slot in time as too many are open; a service answers it with status 503.
 
     Attributes:
         sessions: Sessions that are open, as many as may be.
@@ -780,7 +780,7 @@ def real(
         above: Number that it must be larger than, in place of ``least``.
         below: Number that it must be less than, in place of ``most``.
         finite: Whether it must not be infinite.
-        kind: What it is, for messages.
+        kind: Noun for messages: "number", say.
         error: Made of the message if it is out of range.
     Raises:
         TypeError: if it is no real number.

@@ -128,7 +128,7 @@ class TensorSpec(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """What is no sum of products: a floor division, or the smaller of two."""
+    """A term that is not a sum of products: a floor division, or the smaller of two."""
 
     name: str
     left: Length | int
@@ -164,7 +164,7 @@ class Pending:
     __slots__ = ()
 
     def at(self, lengths: Mapping[str, int]) -> Any:
-        """What it is, for axes of these lengths.
+        """Its value for axes of these lengths.
 
         Raises:
             KeyError: if one is missing.
@@ -523,7 +523,7 @@ def _bound(end: Any, length: Any) -> Any:
 
 @dataclass(frozen=True)
 class Follows(Pending):
-    """What a function gives of lengths, once they are known: a parameter of an operation until then; see `following`.
+    """A function's result of lengths that are not known yet: a parameter of an operation until then; see `following`.
 
     Attributes:
         function: The function, which depends on its arguments alone.

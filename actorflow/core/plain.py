@@ -303,7 +303,7 @@ class Start:
         budget: Memory that ops must be admitted to, if there is a limit.
         monitor: States of nodes, while they are watched.
         trace: Where calls are entered.
-        turnstiles: Those of its ops that take frames in order.
+        turnstiles: The turnstiles of its ops that take frames in order.
         first: Ops that wait for a message that the frame has begun.
         ends_quietly: Whether nobody has to be told of the end of a frame, as far as is known before it begins.
     """
@@ -368,14 +368,14 @@ class Frame:
     """Counts and values of one activation of a program.
 
     Args:
-        start: What it begins with.
+        start: The start that frames of its program share.
         number: Its number.
         values: Value of each slot; None before it is written and after its last reader.
         context: In which its functions are called, each in a copy.
 
     Attributes:
         ready, wake, budget, monitor, trace: As of its start.
-        state: What has become of it.
+        state: Its `FrameState`.
         open: Number of ends that the frame still waits for.
         halted: Whether nothing more of it may be started: it has stopped, or an op has failed on a lane's thread and
             the loop has not been told yet.
@@ -489,7 +489,7 @@ class Frame:
         self.ready.leave(self)
 
     def begin(self) -> None:
-        """It is in flight: its turn comes behind those of earlier frames, and ops that wait for its start are ready."""
+        """Put it in flight: its turn comes behind earlier frames', and ops that wait for its start are ready."""
         self.ready.running.add(self)
         for turnstile in self.start.turnstiles:
             turnstile.expect(self)
@@ -548,9 +548,9 @@ class Cycle(Repeater):
     Args:
         owner: The frame that this is work of: nothing begins once that has stopped.
         begin: Values that the frame begins with, but for those that are carried and the entries.
-        carried: What it is given the first time.
+        carried: The carried values of the first time.
         into: Slots that these go to; negative for what the frame does not read.
-        made: What it makes: what it carries on, then what is taken each time, and at last, with ``tests``, whether to
+        made: Its results: the values carried on, then values taken each time, and at last, with ``tests``, whether to
             go on. With the bucket of a blob goes its buffer, when it has been read.
         length: How often it runs at most; negative where only what it makes says that.
         tests: See ``made``.
@@ -563,8 +563,8 @@ class Cycle(Repeater):
 
     Attributes:
         steps: How often the frame has ended.
-        carried: What it has carried on the last time.
-        error: What has gone wrong between two times.
+        carried: The newest carried values.
+        error: An exception raised between two times.
     """
 
     __slots__ = (
@@ -695,7 +695,7 @@ class Stack:
         array: The array, of at least one axis.
 
     Attributes:
-        array: What it is now.
+        array: The array as it is now.
         count: Number of its entries that have been set.
     """
 
@@ -731,10 +731,10 @@ class Emitter(Repeater):
     Attributes:
         begin_with: Values that each frame begins with, but for the item.
         context: In which the iterator runs.
-        iterator: What gives items; None where it has ended, or `ask` asks for them.
-        frames: Those that have begun and were not taken, in the order of their items.
-        idle: Those that have been taken.
-        joins: What takes a value of each frame, a `Stack` or a function, and the slot of the value.
+        iterator: The iterator of items; None where it has ended, or `ask` asks for them.
+        frames: The frames that have begun and were not taken, in the order of their items.
+        idle: The frames that have been taken.
+        joins: Pairs: a `Stack` or a function, which takes a value of each frame, and the slot of the value.
         recycled: Blobs whose buffers go back when all has been taken.
         items: Where results of frames go, in whose `room` these have to fit; None where they are joined.
         hands_on: Whether `put` takes what a frame makes.
@@ -929,7 +929,7 @@ def fetch(frame: Any, blobs: Sequence[Blob], copied: Sequence[int]) -> list[Any]
 
     Args:
         frame: The frame.
-        blobs: What is wanted.
+        blobs: The blobs whose values are wanted.
         copied: Positions of those that are copied; their buffers go back.
     """
     values, frame.values = frame.values, []
@@ -950,7 +950,7 @@ def fill(
 
     Args:
         values: Value of each slot.
-        feeds: What is fed, by key.
+        feeds: The fed values by key.
         sources: By key, the slot, and the shape and the dtype of the array; None for what may be anything.
         count: Number of slots that are fed.
         missing: Their value so far.
@@ -1096,7 +1096,7 @@ class Op:
         try:
             self.compute(frame)
         except BaseException as error:  # noqa: BLE001
-            # Whatever is raised becomes the frame's error, as on a lane.
+            # Any exception becomes the frame's error, as on a lane.
             end = clock_ns()
             self.failed(frame, error, end - start, end, self.node_id)
             if self.turnstile is not None:
@@ -1290,7 +1290,7 @@ class Ready(deque[tuple[Any, Any]]):
         at_rest: Called when there is none any more, if anybody waits for that.
         shifts: Shifts whose end the loop has not seen.
         begun_ns: When the slice began that runs now, `clock_ns`.
-        at: What was fired last, with the owner of that work, for as long as a slice runs.
+        at: The work fired last, with its owner, for as long as a slice runs.
     """
 
     __slots__ = ("at", "at_rest", "begun_ns", "running", "shifts")
@@ -1394,7 +1394,7 @@ class Desk:
     All methods give None, or False, where that is not so, or fails: the operation is recorded then, which says why.
 
     Attributes:
-        array_type, node_type: What is made, a `Holder` and a `Node`.
+        array_type, node_type: The classes of the objects made, a `Holder` and a `Node`.
         place: Where it lives.
         placing: Not None once arrays may live elsewhere: nothing is computed at once then.
         dry_runs: Number of dry runs there are: nor while there are any.

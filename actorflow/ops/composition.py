@@ -25,7 +25,7 @@ def composed_gradient(
     Args:
         formula: Makes the outputs from the inputs alone, with functions and operators for blobs and arrays; None for an
             output that no gradient is known of.
-        op, grads, wanted: Those of `Operation.gradient`.
+        op, grads, wanted: As of `Operation.gradient`.
     """
     steps = _Steps()
     inputs = [steps.given(x) for x in op.inputs]

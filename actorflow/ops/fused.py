@@ -58,7 +58,7 @@ class Fused(Operation):
         steps: The operations, in order; see `may_fuse`.
         results: Positions of the steps whose values are the outputs; all reductions are among them, the others have the
             shape of all inputs together.
-        prepared: What kernels keep for inputs of known types; its ``spent_ns`` are times of the steps so far.
+        prepared: State that kernels keep for inputs of known types; its ``spent_ns`` are times of the steps so far.
     """
 
     arguments = ("*inputs",)
@@ -173,7 +173,7 @@ class Followed(Operation):
 
     Attributes:
         main: The operation.
-        chain: What follows.
+        chain: The chain that follows it.
         count: Number of inputs of the operation.
     """
 

@@ -274,7 +274,7 @@ def _part(x: Any, key: Key, indices: Sequence[Any], count: int | None = None) ->
     return apply(Gather(key, count if any(index.dtype == np.bool_ for index in indices) else None), x, *indices)
 
 
-#: What combines values in the modes but "set".
+#: Functions that combine values in the modes other than "set".
 UFUNCS: dict[str, np.ufunc] = {"add": np.add, "mul": np.multiply, "min": np.minimum, "max": np.maximum}
 
 
@@ -357,7 +357,7 @@ class Scatter(Arrangement):
         return by_x, multiply(_part(multiply(g, conjugated(x)), self.key, indices), conjugated(others))
 
     def _of_extreme(self, g: Any, x: Any, values: Any, y: Any, indices: Sequence[Any]) -> tuple[Any, Any]:
-        """What is the extreme shares the gradient equally."""
+        """Elements equal to the extreme share the gradient equally."""
         one, none = number_like(1, g), number_like(0, g)
         mine = where(equal(x, y), one, none)
         theirs = where(equal(values, _part(y, self.key, indices)), one, none)
@@ -735,7 +735,7 @@ def take_down(g: X, indices: X, length: int, axis: int = 0, name: str | None = N
     """Parts added at indices of one axis of zeros, in the order of the indices: the gradient of `take`.
 
     Args:
-        g: What `take` gives, numeric.
+        g: Of the shape that `take` gives, numeric.
         indices: As for `take`.
         length: Length of the axis in the result.
         axis: The axis, not negative.
@@ -812,7 +812,7 @@ def scatter_nd(x: X, indices: X, values: X, mode: Mode = "set", name: str | None
     Args:
         x: Any shape and dtype.
         indices: As for `gather_nd`.
-        values: What `gather_nd` would take, of the same shape and dtype.
+        values: The new values, of the shape that `gather_nd` would give, dtype of ``x``.
         mode: "set" replaces what is there, the last one stays; "add", "mul", "min" and "max" combine it.
     Returns:
         Blob of the type of ``x``.
@@ -981,7 +981,7 @@ def _kept(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any], k: int) -> An
 
 @lru_cache(maxsize=256)
 def triangle(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any], k: int) -> tuple[Any, Any]:
-    """What `tril` or `triu` leaves of matrices, as a mask, and the zero of their dtype."""
+    """Mask of the elements that `tril` or `triu` leaves of matrices, and the zero of their dtype."""
     if len(shape) < 2:
         raise ShapeError(f"{kind}: x must have shape (..., rows, columns), got {TensorSpec(shape, dtype)}")
     is_lower = kind == "tril"

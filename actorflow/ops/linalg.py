@@ -397,7 +397,7 @@ def vecdot(x1: X, x2: X, /, *, axis: int = -1, name: str | None = None) -> X:
     return reshape(product, product.shape[:-2], name=name or "vecdot")
 
 
-#: What an axis is called in a sum of products.
+#: Names of axes in a sum of products.
 _Labels = list[Any]
 
 

@@ -76,8 +76,8 @@ class Application:
     """An operation applied to operands, as its gradient sees it.
 
     Args:
-        inputs: What it reads.
-        outputs: What it gives, or a function that makes these when they are asked for.
+        inputs: The operands.
+        outputs: The results, or a function that makes them when they are asked for.
         name: Name of the op, or of the operation, for messages.
     """
 
@@ -130,7 +130,7 @@ def _named(axes: Axes | None, rank: int) -> tuple[int, ...] | None:
 
 
 class Cost(NamedTuple):
-    """What an operation computes by its formula, whatever a kernel makes of it. Lengths of open axes stay in it.
+    """Work of an operation by its formula, independent of the kernel. Lengths of open axes stay in it.
 
     Attributes:
         multiply_adds: Multiplications whose results are added up: those of products and convolutions.
@@ -385,7 +385,7 @@ def inferred(operation: Operation, inputs: Sequence[TensorSpec]) -> tuple[Tensor
     return found
 
 
-#: What a file of a graph may name without leave, besides operations; see `savable`.
+#: Functions and classes that a file of a graph may name without leave, besides operations; see `savable`.
 SAVABLE: set[Any] = set()
 _Thing = TypeVar("_Thing", bound=Callable[..., Any])
 

@@ -63,7 +63,7 @@ def _shifted(x: X, axis: int, reverse: bool) -> X:
 
 @dataclass(frozen=True)
 class _Scan(_AlongAxis):
-    """What a ufunc makes of all elements up to each one.
+    """A ufunc accumulated over all elements up to each one.
 
     Attributes:
         exclusive: Whether the element itself is left out.

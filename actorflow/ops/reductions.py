@@ -189,10 +189,10 @@ def _form(
 
     Args:
         kind: The operation.
-        doc: What it computes.
-        wanted: What ``x`` must be.
+        doc: Its result, in one sentence.
+        wanted: Kinds of dtypes that ``x`` may have, in words.
         gradient: In words.
-        source: What comes before the name in NumPy.
+        source: Prefix of the name in NumPy.
         example: Code of ``x`` in an example, and what its rows are reduced to.
     """
     name = kind.function_name

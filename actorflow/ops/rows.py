@@ -69,7 +69,7 @@ class Elementwise(Operation):
         formula: CUDA C for an element, of the arguments' names; ``T`` is the inputs' type, ``W`` at least float.
         formula_kinds: Kinds of the dtypes that the formula is right for.
         conditions: Number of leading inputs that are bool whatever the dtype of the others.
-        summary: What it computes, in one sentence.
+        summary: Its result, in one sentence.
         example: Operands of an example, and what it prints.
     """
 
@@ -198,8 +198,8 @@ def operation_class(
 
     Args:
         name: Name of the functional form.
-        doc: What it computes, in one sentence.
-        function: What NumPy computes; see `Elementwise`.
+        doc: Its result, in one sentence.
+        function: The function of NumPy; see `Elementwise`.
         gradient: For each input the rule of its gradient: none at all for an operation that gradients stop at.
         arguments: Names of the inputs.
         kind: Name of the class; that of the functional form in capitals if left out.
@@ -256,8 +256,8 @@ def unary(
 
     Args:
         name: Name of the functional form.
-        doc: What it computes, in one sentence.
-        function: What NumPy computes: called with an array and ``out``, which may be that array.
+        doc: Its result, in one sentence.
+        function: The function of NumPy, called with an array and ``out``, which may be that array.
         gradient: The rule of its gradient, called with ``g``, ``x`` and, if it takes one more, the result; written in
             operations of blobs and arrays. None at all for an operation that gradients stop at.
         options: ``kinds``, the kinds of dtypes that blobs of it may have ("fcV", floating, if left out); ``result``,

@@ -20,7 +20,7 @@ class Step:
         inputs: Positions of what it reads. In a chain these are the inputs of all, followed by the steps before it.
         outputs: Positions of what it writes; empty in a chain, where each step has one value.
         specs: Types of what it writes; empty where the operation infers them from those of the inputs.
-        site: What its state, its times and its errors are told of: a node of a graph; where an operation stands for
+        site: The node that shows its state, times and errors: a node of a graph; where an operation stands for
             several ops, the position of one of them.
     """
 

@@ -274,7 +274,7 @@ class ReceiveActor(ChannelActor):
         self.exchange.receive(frame.serial, self.peer, self.edge, buffer, partial(self._arrived, frame, fence))
 
     def void(self, serial: int) -> None:
-        # What the other rank may have sent before it knew has to be taken.
+        # The other rank may have sent a message before it knew, which has to be received.
         buffer = np.empty(self.bucket.spec.shape, self.bucket.spec.dtype)
         self.exchange.receive(serial, self.peer, self.edge, buffer, lambda _, __: None)
 

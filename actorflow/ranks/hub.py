@@ -60,8 +60,8 @@ class Recipient(ABC):
         """A rank has closed its transport.
 
         Args:
-            error: For what cannot end without it.
-            done: What the counterpart there has done; nothing more will come of it.
+            error: The error of work that cannot end without that rank.
+            done: Progress of its counterpart there, which will not go on.
         """
 
     @abstractmethod

@@ -176,7 +176,7 @@ class Peers(Recipient):
         await self._ask("plan", exchange.identity.digest, exchange.most_edges, exchange=exchange)
 
     async def _ask(self, kind: str, *content: Any, exchange: Exchange | None = None) -> Any:
-        """What comes of a question that all ranks ask rank 0, each when it has come to it."""
+        """Answer to a question that all ranks ask rank 0, each when it has come to it."""
         if self._parted is not None:
             raise copy.copy(self._parted)
         number = self._done.plans

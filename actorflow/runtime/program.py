@@ -176,7 +176,7 @@ class Program:
     Attributes:
         graph: The root graph.
         exchange: Its messages to and from other ranks, if there are any.
-        ops: What fires.
+        ops: The actors that fire.
         uses: Its reads and updates of variables whose frames take turns.
         tapped: Blobs whose values are kept for taps.
         branches: Says on which lanes ops are; None where they stay on those of the plan.
@@ -211,7 +211,7 @@ class Program:
             fit = slot_index, spec.shape, None if spec.is_object else spec.dtype
             self._fits[source] = self._fits[source.name] = fit
 
-        # What is there when a frame starts counts as delivered: only variables that take turns are waited for.
+        # Values that are there when a frame starts count as delivered: only variables that take turns are waited for.
         self._constants: list[tuple[int, VariableActor]] = []
         self.uses: list[VariableUse] = []
         self._unread: list[VariableActor] = []
@@ -272,7 +272,7 @@ class Program:
             and any(not _moves(plan.ops[op]) for op in plan.slots[index].consumers)
         }
         self._account = None if resources.budget is None else _account(plan, resources, resources.budget)
-        # What a frame makes for itself alone, and what nobody changes, is handed out as it is; all else is copied.
+        # Values that a frame makes for itself alone, and constants, are handed out as they are; others are copied.
         self.tapped = tuple(plan.tapped)
         kept = [(blob, built.blobs[index]) for blob, index in plan.tapped.items()]
         self._kept = [
@@ -368,14 +368,14 @@ class Program:
         ]
 
     def begins_now(self, observer: FrameObserver, *, is_inner: bool = False) -> FrameStart:
-        """What frames begin with on the graph's loop; those inside an op of another one, whose memory counts there."""
+        """Start of frames on the graph's loop; ``is_inner`` for frames inside an op, whose memory counts there."""
         start, resources = self._start, self._resources
         if start is None or start.dispatcher is not resources.home or start.monitor is not resources.monitor:
             start = self._start = self.beginning(resources.dispatcher, observer, is_inner=is_inner)
         return start
 
     def beginning(self, dispatcher: Dispatcher, observer: FrameObserver, *, is_inner: bool = False) -> FrameStart:
-        """What frames of a dispatcher begin with, with an observer for all of them."""
+        """Start of frames of a dispatcher, with an observer for all of them."""
         resources = self._resources
         return FrameStart(
             *self._counts,

@@ -77,7 +77,7 @@ class Resources:
         self.rank_turns = StartQueue(graph.name)  # where what other ranks start, too, keeps the order of its calls
         self.running: set[Frame] = set()  # frames in flight
         self.frames = FrameCounts(self.running)
-        # Those of the programs that are kept; see `constants_of`.
+        # Constants of the programs that are kept; see `constants_of`.
         self.constants: defaultdict[Place, weakref.WeakValueDictionary[Any, Any]] = defaultdict(
             weakref.WeakValueDictionary
         )

@@ -44,7 +44,7 @@ class Request:
         states: The row of each state that a session has brought; once there is a result, the next ones.
         caller: Whose it is; those of several callers take turns.
         weight: How large the share of its caller is.
-        held: What its session has of a cache.
+        held: The blocks of a cache that its session has.
         adds: Number of positions that it adds there.
         feedback: Indices of sources, each with that of the result that its next step is fed: with its own result, the
             request has become that step.
@@ -57,7 +57,7 @@ class Request:
         since_s: When it came, by the loop's clock.
         started: When its frame did, by `time.perf_counter`.
         future: Its result; None if it has failed.
-        error: What it has failed with, until its caller has that: by its traceback an error refers to requests.
+        error: Its exception, until its caller has it: by its traceback an error refers to requests.
         requester: The span that it came from, if frames have spans.
     """
 
@@ -90,7 +90,7 @@ class Request:
 
 
 class Kept(NamedTuple):
-    """What sessions keep from step to step: a source, and the blob that gives its next value."""
+    """A value that sessions keep from step to step: a source, and the blob that gives its next value."""
 
     source: Blob
     following: Blob
@@ -100,7 +100,7 @@ class Kept(NamedTuple):
 
 
 class Rows:
-    """What is computed by rows: a part of a graph whose sources and results all begin with one open axis.
+    """A part of a graph whose sources and results all begin with one open axis, and that is computed by rows.
 
     Args:
         engine: Runs the frames.
@@ -114,7 +114,7 @@ class Rows:
         trace: Where ended requests are entered.
         axis: Name of the axis.
         repeatable: Whether rows may be computed again: no variable is updated.
-        kept: What sessions keep.
+        kept: The values that sessions keep.
         blocks: Memory of the cache that sessions keep positions in; None without one.
 
     Raises:
@@ -343,7 +343,7 @@ class Rows:
         """Write what requests add to the cache behind what their sessions have, which is theirs when they say so.
 
         Args:
-            feeds: Those of the frame.
+            feeds: The feeds of the frame.
             wanted: Whether each request is: the places of others may be somebody else's by now.
         """
         if self.blocks is None:
@@ -362,7 +362,7 @@ class Rows:
         """The rows of each request in the result of their frame; the next rows of its states become its own.
 
         Args:
-            feeds: Those of the frame; None if they were padded.
+            feeds: The feeds of the frame; None if they were padded.
         """
         values, start = result._values, 0
         nexts = [(to_numpy(values[result._blobs[each.following]]), each.axis) for each in self.kept]
@@ -432,7 +432,7 @@ class Rows:
         Args:
             feeds: As `joined` gives them.
             requesters: The spans of the requests.
-            permit: What `turn` has returned.
+            permit: The result of `turn`.
         """
         begun = self._engine.begin(feeds, self._fetch, False, awaited=True, permit=permit, requesters=requesters)
         program, frame = await begun

@@ -56,8 +56,8 @@ class Service:
         OSError: if that gets no loop.
 
     Attributes:
-        graphs: What is kept, by key, the one used last at the end.
-        devices: Those opened so far.
+        graphs: The graphs that are kept, by key, the one used last at the end.
+        devices: The devices opened so far.
         loop: The loop.
     """
 

@@ -147,7 +147,7 @@ class Taps:
     """All taps of one graph.
 
     Attributes:
-        open: Those that are not closed.
+        open: The taps that are not closed.
     """
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class Taps:
         self.open = tuple([other for other in self.open if other is not tap])
 
     def due(self, number: int, now_s: float) -> tuple[Blob, ...]:
-        """What is to be kept of the frame of a number, in the order of the nodes."""
+        """Blobs to keep of the frame of a number, in the order of the nodes."""
         wanted = {blob.id: blob for tap in self.open if tap.is_due(number, now_s) for blob in tap.blobs}
         return tuple([wanted[node_id] for node_id in sorted(wanted)])
 
@@ -182,7 +182,7 @@ class Taps:
 
         Args:
             values: By blob.
-            foreign: Those of them that are in memory of others, who may change it once the run has ended.
+            foreign: The blobs whose memory belongs to others, who may change it once the run has ended.
             make: Makes the result of some of them.
         """
         waiting, now_ns = [tap for tap in self.open if frame in tap.sampled], clock_ns()

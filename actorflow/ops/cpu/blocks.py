@@ -48,7 +48,7 @@ class ChainStep(NamedTuple):
     """One step of a chain.
 
     Attributes:
-        compute: What it computes: an elementwise function called with the arguments and ``out``, a reduction, or
+        compute: Its computation: an elementwise function called with the arguments and ``out``, a reduction, or
             nothing, as it is a number.
         arguments: Positions of its inputs among those of the chain, followed by the steps before it.
         dtype: Dtype of the result.

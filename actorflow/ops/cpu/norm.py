@@ -70,7 +70,7 @@ def _combine(g: Array, x: Array, mean: Array, of_g: Array, of_x: Array, of_1: Ar
 
 
 def _factor(scale: Array, variance: Array, epsilon: float, dtype: np.dtype[Any]) -> Array:
-    """What centered values of each channel are multiplied by."""
+    """Factor of the centered values of each channel."""
     factor: Array = (scale / np.sqrt(variance + epsilon)).astype(dtype)
     return factor
 

@@ -118,7 +118,7 @@ def _cut_along(x: Array, axis: int, cut: slice) -> Array:
 
 
 def by_rows(arrays: Sequence[Array], work: Callable[..., _R], passes: int = 1) -> list[_R]:
-    """What ``work(*parts)`` returns for pieces of the rows of arrays, in their order; computed on idle cores, too.
+    """Results of ``work(*parts)`` for pieces of the rows of arrays, in their order; computed on idle cores, too.
 
     Args:
         arrays: Of as many rows.

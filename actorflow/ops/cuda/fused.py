@@ -157,7 +157,7 @@ class _Reduction(NamedTuple):
 
     Attributes:
         combine: CUDA C: one value of ``a`` and ``b``.
-        dtype: What it is computed in, and what parts of it are kept in.
+        dtype: Dtype of the computation and of partial results.
         out: The dtype of the result.
         term: CUDA C: what an element adds to it.
         numbers: The neutral element; for a mean, also the number of elements.

@@ -91,7 +91,7 @@ _PLACES = elementwise_of_any(
 
 
 class _Placed(NamedTuple):
-    """What a key picks from an array, by indices along the middle axis of (outer, length, inner).
+    """A key's part of an array, by indices along the middle axis of (outer, length, inner).
 
     Attributes:
         part: The array with only the slices of the key, and its axes in this order; a view.

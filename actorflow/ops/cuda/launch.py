@@ -22,7 +22,7 @@ OPTIONS = ("--std=c++17", "--fmad=false")
 Array = Any
 """A ``cupy.ndarray``; CuPy has no type information."""
 
-#: What floating kernels are written for; other dtypes (bfloat16) are left to the planner.
+#: Dtypes of floating kernels; others (bfloat16) are left to the planner.
 FLOATS = ("float16", "float32", "float64")
 NUMBERS = (
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),

@@ -27,7 +27,7 @@ from actorflow.spec import TensorSpec, known
 if TYPE_CHECKING:
     from actorflow.graph.nodes import Blob
 
-#: What a simple recurrent network activates its states with.
+#: Activations of a simple recurrent network.
 _ACTIVATIONS: Mapping[str, Callable[..., Any]] = MappingProxyType({"tanh": tanh, "relu": relu})
 
 

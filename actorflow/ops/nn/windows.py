@@ -85,7 +85,7 @@ def slide(
     Args:
         kind: Name of the operation, for messages.
         size: Size of the images, axis by axis.
-        kernel, stride, pad, dilation: Those of `Windows`; a number stands for all axes.
+        kernel, stride, pad, dilation: As of `Windows`; a number stands for all axes.
         ceil: Whether a last window may reach over the border; not one that starts beyond the image.
     Raises:
         GraphError: if a parameter is out of range or has another number of axes.

@@ -87,7 +87,7 @@ class Following:
         scales: Whether columns are multiplied.
         shifts: Whether something is added to columns.
         chain: The chain.
-        post_ops: What follows.
+        post_ops: The post-ops of the primitive.
         static: Positions of the inputs that have no rows of their own.
         rows: Positions of the inputs that are read by post-ops, row by row.
     Raises:
@@ -311,7 +311,7 @@ def _of_erf(*steps: Eltwise) -> list[_Step] | None:
     return [Eltwise(_GELU_ERF), Eltwise(_LINEAR, 2.0 * outer.alpha)]
 
 
-#: What a value times a function of it is, by the kinds of the steps of that function.
+#: Post-ops for a value times a function of it, by the kinds of the steps of that function.
 _GATES: dict[tuple[int, ...], Any] = {
     (_LOGISTIC,): lambda _: [Eltwise(_SWISH, 1.0)],
     (_LINEAR, _LOGISTIC): lambda linear, _: None if linear.beta else [Eltwise(_SWISH, linear.alpha)],

@@ -130,7 +130,7 @@ class Library:
     Attributes:
         path: Where it was found: a path, or the name that the system knows it by.
         version: Its version, as text.
-        calls: What calls its primitives: the module ``calls.pyx``.
+        calls: The module ``calls.pyx``, which calls its primitives.
     """
 
     def __init__(self, path: str, loaded: ctypes.CDLL) -> None:

@@ -85,7 +85,7 @@ class _Sequence:
         else:
             how = ["vanilla_rnn_forward", FORWARD_INFERENCE, TANH, _LEFT_TO_RIGHT, *before, *after, 0.0, 0.0]
         read, written = [SRC, SRC_1, SRC_2][: 1 + states], [DST, DST_1, DST_2][: 1 + states]
-        # What it calls its reference multiplies matrices by fast code, too.
+        # The implementation named reference multiplies matrices by fast code, too.
         return Compute(found.descriptor(*how, attributes, slow=()), [*read, WEIGHTS, WEIGHTS_1, BIAS, *written])
 
     def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array]) -> None:

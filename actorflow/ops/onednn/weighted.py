@@ -61,7 +61,7 @@ class Weighted:
     Args:
         operation: The operation.
         product: The product.
-        following: What follows.
+        following: The post-ops and chain behind it.
         count: Number of the product's inputs, which come before those of what follows.
     """
 
@@ -80,7 +80,7 @@ class Weighted:
         self._operands = [position for _, position in static]
         inside = () if following is None else tuple(following.static)
         self._static = [(position, count - 1 + position) for position in inside]
-        # What has no rows may have some in another plan: of one row or several.
+        # An input without rows may have rows in another plan: of one row or several.
         form = (LIBRARY, self._order, None if following is None else following.chain, inside)
         self._derived = kept(operation).derived(form)
         self._rows = [count - 1 + position for _, position in rows]
@@ -168,7 +168,7 @@ _TELL: dict[type[Operation], Tell] = {}
 
 
 def _following(operation: Followed, specs: Sequence[TensorSpec]) -> Following:
-    """What follows a product."""
+    """The post-ops and chain behind a product."""
     count = operation.count
     if not all(spec.size for spec in specs):
         raise UnsupportedError("no elements")
