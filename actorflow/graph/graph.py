@@ -301,7 +301,7 @@ class Graph:
             name: Unique in this graph, or in the scope of the ``with`` block around the call.
             shape: Length of each axis; exactly one is open, wherever it stands: that of the rows, ``("row", 128)``.
             dtype: Type of the elements.
-            init: What a session begins with: an array of the other axes, or a scalar for all elements.
+            init: The first value of a session: an array of the other axes, or a scalar for all elements.
             place: Where it lives; the default is that of `at`.
         Raises:
             ShapeError: if not exactly one axis is open. DTypeError: if ``init`` is of another dtype.
@@ -640,7 +640,7 @@ class Graph:
         Args:
             other: A graph, or a model, which is called by the names of its inputs and outputs.
             feeds: Blobs of this graph, numbers or arrays, for all sources that are needed there, as for `run`.
-            fetch: What is computed there, as for `run`, or for `Model.run`.
+            fetch: Blobs, ops and sub-graphs to compute there, as for `run`, or for `Model.run`.
             name: Name of the op, made unique; the default is the name of the other graph.
             concurrency: Most frames that overlap there; by default as many as there are.
             timeout, retries, backoff: As for `op`.
@@ -1374,7 +1374,7 @@ class Graph:
 
     @property
     def check_finite(self) -> options.FiniteCheck | None:
-        """What is looked for in the results of ops; None for nothing. Set it at any time: it is for frames that start.
+        """The check of the results of ops; None for none. Set it at any time: it is for frames that start.
 
         It may be set to what `Graph` takes: a bool, or a `FiniteCheck`.
 
@@ -1403,7 +1403,7 @@ class Graph:
 
     @property
     def not_finite(self) -> NotFiniteError | None:
-        """What ``FiniteCheck(pause=True)`` has found first since the graph was last resumed; None for nothing.
+        """The first finding of ``FiniteCheck(pause=True)`` since the graph was last resumed; None for none.
 
         Example:
             >>> graph = af.Graph("g", check_finite=af.FiniteCheck(pause=True))
@@ -1715,8 +1715,8 @@ class Graph:
 
         Args:
             path: The file, ``.af`` by custom.
-            fetch: What the file is to compute, as for `run`: it has only what that needs then, and the names of the
-                blobs as those of outputs. With a mapping these have the names that it gives them. By default all of the
+            fetch: Blobs that the file is to compute, as for `run`: it has only the nodes they need, and their names
+                as those of outputs. With a mapping the outputs have its names. By default all of the
                 graph is saved.
             inputs: Names of the blobs that are fed, for `Model.of`; by default their own.
         Raises:
@@ -1906,7 +1906,7 @@ def _checked_name(name: object, what: str) -> str:
 
 
 def targets_of(fetch: Fetch) -> tuple[Target, ...] | None:
-    """What is to be fetched as a tuple; None for the sinks."""
+    """The targets of ``fetch`` as a tuple; None for the sinks."""
     if fetch is None:
         return None
     if type(fetch) is list or (isinstance(fetch, Iterable) and not isinstance(fetch, str)):

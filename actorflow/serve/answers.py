@@ -20,5 +20,5 @@ def answer(content: Any, status: int = 200, headers: Mapping[str, str] | None = 
 
 
 def refused(status: int, text: str, headers: Mapping[str, str] | None = None) -> Refused:
-    """What ends a request with an error, to be raised."""
+    """An exception that ends a request with an error status, to be raised."""
     return Refused(answer({"error": visible(text, lines=True)}, status, headers))

@@ -60,7 +60,7 @@ _Reader = Callable[[_Http, Hosted, Share], Awaitable[Inference | Response]]
 
 #: Bytes that a number takes as text, at most; most take less than half.
 _TEXT_BYTES = 26
-#: What the server has of the protocol's extensions.
+#: Extensions of the protocol that the server has.
 _EXTENSIONS = ["binary_tensor_data", "generate", "model_repository", "parameters", "sequence"]
 
 
@@ -512,7 +512,7 @@ def create_app(
         page: Whether to serve the live pages, at ``/graph/NAME/``; of several versions at ``/graph/NAME/VERSION/``.
         values: Whether the pages can show what blobs hold, requests and results among them; with ``token``, to those
             who show it with each request for them.
-        limits: What may wait, and how large it may be.
+        limits: Numbers and sizes of requests that may wait.
         max_rows: Most rows of requests that are computed in one frame; 0 runs each request by itself.
         max_wait: Longest time in seconds that a request waits for company while another frame runs.
         batch_axis: Name of the axis whose elements do not know each other. By default it is the open axis that the

@@ -244,7 +244,7 @@ class Hosted:
         return None
 
     def described(self) -> dict[str, Any]:
-        """What the protocol calls the metadata of a model, but for its versions."""
+        """The metadata of a model, as the protocol has it, without its versions."""
         return {
             "platform": "actorflow_graph",
             "inputs": [tensor.described() for tensor in self.inputs.values()],

@@ -100,7 +100,7 @@ class Tensor:
         """A tensor of values from JSON, flat or nested as the shape is.
 
         Args:
-            data: What is given as data: `Numbers`, or what has been read.
+            data: The tensor's data: `Numbers`, or parsed JSON.
             shape: Its shape.
             held: Holds the memory that it takes.
         Raises:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Chances(Protocol):
-    """What a simulation decides of a disk."""
+    """The decisions of a simulation about a disk."""
 
     def strikes(self, fault: str) -> bool:
         """Whether a fault strikes a step now: "is full", "lies" (what is flushed is not kept), "loses power"."""
@@ -21,10 +21,10 @@ class Chances(Protocol):
 
 
 class Disk:
-    """What files are after a power cut. Files are real ones; those that were written and not flushed are torn then.
+    """Files as they are after a power cut. They are real ones; files written and not flushed are torn then.
 
     Args:
-        chances: What the seed decides.
+        chances: The decisions of the seed.
         cut: Called when power fails.
     """
 

@@ -46,7 +46,7 @@ def inject(
     Args:
         graph: A root graph. `interleave` comes before this.
         op: The op, or its name.
-        error: What the call raises instead of doing its work: an exception, or what makes one (such as a class).
+        error: An exception that the call raises instead of doing its work, or a callable that makes one.
         delay_s: How long the call takes longer, in seconds; 0 gives way to others once.
         frames: Numbers of the frames that are struck (a graph's frames count from 0, see ``engine.next_number``);
             None strikes all.
@@ -118,7 +118,7 @@ def _op(graph: Graph, op: Op | str) -> Op:
 
 
 class _Planted:
-    """What a test has changed at an op until it is removed."""
+    """The change of an op by a test, until it is removed."""
 
     delay_s: float | None = None
 
@@ -244,12 +244,12 @@ class Injection(_Planted):
 
 
 def planted(engine: Engine) -> tuple[Fault, ...]:
-    """What is planted in the programs that an engine makes."""
+    """The faults planted in the programs that an engine makes."""
     return engine.build.injections if isinstance(engine.build, FaultyBuild) else ()
 
 
 class Fault(Protocol):
-    """What strikes calls of ops."""
+    """A fault that strikes calls of ops."""
 
     delay_s: float | None
 

@@ -38,7 +38,7 @@ def check_gradient(
     loop of its own: call it outside a running one.
 
     Args:
-        operation: What is checked.
+        operation: The function to check, of blobs.
         inputs: One array per argument; floating ones are used as float64.
         wrt: Positions of the inputs to differentiate by; the default is all floating ones.
         step: Change of an input element to each side.

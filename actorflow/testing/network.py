@@ -13,7 +13,7 @@ _HIGH_BYTES = 1 << 16
 
 
 class Chances(Protocol):
-    """What a simulation decides of connections."""
+    """The decisions of a simulation about connections."""
 
     def travels_s(self, what: str) -> float:
         """How long bytes are on their way."""
@@ -30,7 +30,7 @@ class Network:
 
     Args:
         loop: The loop.
-        chances: What the seed decides.
+        chances: The decisions of the seed.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, chances: Chances) -> None:

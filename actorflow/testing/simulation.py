@@ -54,7 +54,7 @@ class SimulationError(ActorflowError):
 
 
 class InjectedError(Exception):
-    """What an op raises that `Faults.fails` strikes."""
+    """Raised by an op that `Faults.fails` strikes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,9 +122,9 @@ class Simulated:
     """Outcome of a simulation.
 
     Attributes:
-        value: What the program has returned; with several ranks a tuple of what it has returned on each, None for one
+        value: The program's result; with several ranks a tuple of the results of each, None for a rank
             that has stopped.
-        trace: What happened, in order, a line each: the time in seconds, and what.
+        trace: The events in order, a line each: the time in seconds, and the event.
         time_s: How long it has taken, in seconds of the simulation.
 
     Example:
@@ -172,7 +172,7 @@ def simulate(
         program: An async function without arguments.
         seed: Names one course of events.
         ranks: How many ranks there are.
-        faults: What may go wrong; nothing if None.
+        faults: The faults that may strike; none if None.
         time_limit_s: Most seconds of the simulation.
     Returns:
         What the program returns, and the trace.
@@ -272,10 +272,10 @@ class _Draws:
 
     Args:
         seed: Names them.
-        kept: What is drawn; all other numbers are 0. None for all.
+        kept: The draws that are made; all other numbers are 0. None for all.
 
     Attributes:
-        made: What has been drawn and was not 0, in order.
+        made: The numbers drawn that were not 0, in order.
     """
 
     def __init__(self, seed: int, kept: frozenset[tuple[str, int]] | None) -> None:
@@ -470,7 +470,7 @@ class _Loop(VirtualTimeLoop):
         if resources not in self._adopted:
             self._adopted.append(resources)
         home, engine = resources.dispatcher, resources.graph.root._engine
-        # What is drawn for a frame is to follow from the seed alone, whatever the graph has run before.
+        # Numbers drawn for a frame follow from the seed alone, not from the graph's runs before.
         first = 0 if engine is None else engine.next_number
         home.take = partial(self._take, home, resources, first)
         home.slice_ns = 0
@@ -696,7 +696,7 @@ class _Loop(VirtualTimeLoop):
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def what_is_awaited(self) -> str:
-        """What the frames in flight wait for."""
+        """The messages that frames in flight wait for, as text."""
         waits = [text for resources in self._adopted for text in _frames(resources)]
         return "; ".join(waits) or "no frame is in flight"
 
@@ -781,7 +781,7 @@ def _untold(resources: Resources, begun: Counter[tuple[int, int]]) -> Iterator[s
 
 @contextmanager
 def _beside(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
-    """What is called here is on no loop, as in a thread."""
+    """A context in which no loop runs, as in a thread."""
     asyncio._set_running_loop(None)
     try:
         yield

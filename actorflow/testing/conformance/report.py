@@ -22,8 +22,8 @@ class ConformanceError(ActorflowError, AssertionError):
     Attributes:
         place: Which device, or which rank of a transport.
         requirement: Name of what it breaks, ``"fences.waiters"`` say.
-        expected: What should have been.
-        actual: What was.
+        expected: The behaviour required.
+        actual: The behaviour seen.
     """
 
     def __init__(self, place: Place | str, requirement: Requirement, expected: str, actual: str) -> None:
@@ -81,7 +81,7 @@ class Checked(NamedTuple):
 
     Attributes:
         name: Of the requirement.
-        text: What is required.
+        text: The requirement in words.
         skipped: Why it was not checked; empty if it holds.
     """
 
