@@ -13,6 +13,7 @@ from typing import Any, Self, cast
 
 import numpy as np
 
+from actorflow import ops
 from actorflow.array.namespace import manipulation, statistical, types
 from actorflow.array.namespace.apply import applied, applied_to, matmul
 from actorflow.array.namespace.creation import from_numpy
@@ -126,6 +127,10 @@ class Array(Holder, Methods["Array"]):
         """Record an operation of `actorflow.ops`; arrays have no names."""
         return applied(operation, inputs)
 
+    def apply_reduction(self, kind: Any, axis: int | Sequence[int] | None, keepdims: bool, name: str | None) -> Any:
+        """Record a reduction."""
+        return statistical.reduction(kind, self, axis, keepdims)
+
     def constant_like(self, value: Any, shape: tuple[int, ...] = ()) -> Array:
         """An array that is a number everywhere, of the dtype and on the device of this one."""
         node = self._node
@@ -184,9 +189,10 @@ class Array(Holder, Methods["Array"]):
         return super().T if found is None else found
 
     _module = "actorflow.array"
-    sum, mean, prod = map(_of_axis, (statistical.sum, statistical.mean, statistical.prod))
-    max, min, all, any = map(_of_axis, (statistical.max, statistical.min, statistical.all, statistical.any))
-    argmax, argmin = map(_of_axis, (statistical.argmax, statistical.argmin))
+    sum, mean, prod, max, min, all, any, argmax, argmin = map(
+        _of_axis,
+        (ops.sum, ops.mean, ops.prod, ops.max, ops.min, ops.all, ops.any, ops.argmax, ops.argmin),
+    )
     astype = types.astype
 
     def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:

@@ -20,20 +20,21 @@ from actorflow.array.namespace.elementwise import (
     square, subtract, tan, tanh, trunc, trunc_divide, where,
 )
 from actorflow.array.namespace.indexing import take, take_along_axis
-from actorflow.array.namespace.manipulation import (
-    broadcast_arrays, broadcast_shapes, broadcast_to, concat, expand_dims, flip, moveaxis, permute_dims, repeat,
-    reshape, roll, squeeze, stack, tile, tril, triu, unstack,
-)
+from actorflow.array.namespace.manipulation import broadcast_arrays, broadcast_shapes, permute_dims, reshape
 from actorflow.array.namespace.statistical import (
-    all, any, argmax, argmin, argsort, count_nonzero, cumulative_prod, cumulative_sum, diff, max, mean, min, nonzero,
-    prod, sort, std, sum, unique_all, unique_counts, unique_inverse, unique_values, var,
+    cumulative_prod, cumulative_sum, diff, nonzero, std, unique_all, unique_counts, unique_inverse, unique_values, var,
 )
 from actorflow.array.namespace.types import (
     __array_namespace_info__, astype, bool, can_cast, complex64, complex128, finfo, float32, float64, iinfo, int8,
     int16, int32, int64, isdtype, result_type, uint8, uint16, uint32, uint64,
 )
 from actorflow.array.record.placement import at
-from actorflow.ops.ordering import isin, searchsorted
+from actorflow.ops.indexing import flip, repeat, tril, triu
+from actorflow.ops.ordering import argsort, isin, searchsorted, sort
+from actorflow.ops.reductions import all, any, argmax, argmin, count_nonzero, max, mean, min, prod, sum
+from actorflow.ops.shaping import (
+    broadcast_to, concat, expand_dims, moveaxis, roll, squeeze, stack, tile, unstack,
+)
 # isort: on
 
 __array_api_version__ = "2024.12"

@@ -1,51 +1,19 @@
-"""Functions of the standard that arrange elements: those of `actorflow.ops`, the frequent ones by a shorter way."""
+"""Functions of the standard that arrange elements, where `actorflow.ops` has others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from actorflow.array.namespace.apply import applied_to, applied_to_all
+from actorflow.array.namespace.apply import applied_to
 from actorflow.array.namespace.operate import broadcast, node_of
-from actorflow.array.record.primitives import elementwise_primitive
-from actorflow.array.record.record import Record, record
-from actorflow.ops import shaping
-from actorflow.ops.elementwise import Where
-from actorflow.ops.indexing import Flip, triangle
-from actorflow.ops.indexing import repeat as repeat_counted
-from actorflow.ops.shaping import (
-    BroadcastTo,
-    Concat,
-    Reshape,
-    Transpose,
-    moveaxis,
-    roll,
-    tile,
-    unstack,
-)
+from actorflow.ops.shaping import Reshape, Transpose, broadcast_to
 from actorflow.spec import integers
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
 
-__all__ = ["broadcast_arrays", "broadcast_shapes", "broadcast_to", "concat", "expand_dims", "flip", "moveaxis"]
-__all__ += ["permute_dims", "repeat", "reshape", "roll", "squeeze", "stack", "tile", "tril", "triu", "unstack"]
-
 Shape = tuple[int, ...]
-
-
-def broadcast_to(x: Array, /, shape: Sequence[int]) -> Array:
-    """As `numpy.broadcast_to`.
-
-    Raises:
-        ShapeError: if ``x`` does not broadcast to this shape.
-    Gradient: the sum of g over what was repeated.
-    Example:
-        >>> xp.broadcast_to(xp.asarray([1, 2]), (2, 2))
-        Array([[1, 2],
-               [1, 2]], dtype=int64)
-    """
-    return applied_to(x, BroadcastTo, integers(shape))
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> Shape:
@@ -97,32 +65,6 @@ def reshape(
     return applied_to(x, Reshape, integers(shape))
 
 
-def expand_dims(x: Array, /, axis: int = 0) -> Array:
-    """As `numpy.expand_dims`, with the first axis by default.
-
-    Raises:
-        AxisError: if the result has no such axis.
-    Gradient: g in the shape of ``x``.
-    Example:
-        >>> xp.expand_dims(xp.asarray([1, 2, 3]), axis=1).shape
-        (3, 1)
-    """
-    return applied_to(x, Reshape, shaping.expanded(node_of("expand_dims", "x", x).shape, integers(axis)))
-
-
-def squeeze(x: Array, /, axis: int | Sequence[int]) -> Array:
-    """As `numpy.squeeze`, of axes that are named.
-
-    Raises:
-        ShapeError: if ``x`` has no such axis, or it is not of length 1.
-    Gradient: g in the shape of ``x``.
-    Example:
-        >>> xp.squeeze(xp.zeros((1, 3, 1)), axis=2).shape
-        (1, 3)
-    """
-    return applied_to(x, Reshape, shaping.squeezed(node_of("squeeze", "x", x).shape, integers(axis)))
-
-
 def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
     """As `numpy.permute_dims`; all axes are named.
 
@@ -134,98 +76,3 @@ def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
         (4, 2, 3)
     """
     return applied_to(x, Transpose, integers(axes))
-
-
-def concat(arrays: Sequence[Array], /, *, axis: int | None = 0) -> Array:
-    """As `numpy.concat`; None for ``axis`` joins the flattened arrays.
-
-    Raises:
-        ShapeError, DTypeError: if they do not fit, or there are none.
-    Gradient: g taken apart.
-    Example:
-        >>> xp.concat([xp.asarray([[1, 2]]), xp.asarray([[3, 4], [5, 6]])])
-        Array([[1, 2],
-               [3, 4],
-               [5, 6]], dtype=int64)
-    """
-    if axis is None or not arrays:
-        return shaping.concat(arrays, axis)
-    return applied_to_all(arrays, Concat, axis)
-
-
-def stack(arrays: Sequence[Array], /, *, axis: int = 0) -> Array:
-    """As `numpy.stack`.
-
-    Raises:
-        ShapeError, DTypeError: if the shapes differ, the dtypes have none in common, or there are none.
-    Gradient: g taken apart.
-    Example:
-        >>> xp.stack([xp.asarray([1, 2]), xp.asarray([3, 4])], axis=1)
-        Array([[1, 3],
-               [2, 4]], dtype=int64)
-    """
-    return applied_to_all(arrays, Concat, axis, True) if arrays else shaping.stack(arrays, axis)
-
-
-def tril(x: Array, /, *, k: int = 0) -> Array:
-    """As `numpy.tril`.
-
-    Raises:
-        ShapeError: if ``x`` has less than two axes.
-    Gradient: g with the same zeros.
-    Example:
-        >>> xp.tril(xp.ones((3, 3)), k=-1)
-        Array([[0., 0., 0.],
-               [1., 0., 0.],
-               [1., 1., 0.]], dtype=float64)
-    """
-    return _triangle("tril", x, k)
-
-
-def triu(x: Array, /, *, k: int = 0) -> Array:
-    """As `numpy.triu`. Errors and gradient: those of `tril`.
-
-    Example:
-        >>> xp.triu(xp.ones((3, 3)))
-        Array([[1., 1., 1.],
-               [0., 1., 1.],
-               [0., 0., 1.]], dtype=float64)
-    """
-    return _triangle("triu", x, k)
-
-
-_WHERE = elementwise_primitive(Where())
-
-
-def _triangle(name: str, x: Array, k: int) -> Array:
-    node = node_of(name, "x", x)
-    mask, zero = triangle(name, node.shape, node.dtype, k)
-    return record(_WHERE, (mask, node, zero), node.shape, node.dtype, (), node.evaluator)
-
-
-def flip(x: Array, /, *, axis: int | Sequence[int] | None = None) -> Array:
-    """As `numpy.flip`.
-
-    Raises:
-        AxisError: if ``x`` does not have the axes.
-    Gradient: g, turned back.
-    Example:
-        >>> xp.flip(xp.asarray([[1, 2], [3, 4]]), axis=0)
-        Array([[3, 4],
-               [1, 2]], dtype=int64)
-    """
-    return applied_to(x, Flip, None if axis is None else integers(axis))
-
-
-def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Array:
-    """As `numpy.repeat`; an array of counts is computed at once.
-
-    Raises:
-        ShapeError: if ``x`` does not have the axis, or as many parts as there are counts.
-    Gradient: the sum of g over what was repeated.
-    Example:
-        >>> xp.repeat(xp.asarray([1, 2, 3]), 2)
-        Array([1, 1, 2, 2, 3, 3], dtype=int64)
-    """
-    counts: Any = repeats._value() if type(repeats) is Record.array_type else repeats
-    return repeat_counted(x, counts, axis)

@@ -2,123 +2,65 @@
 
 from __future__ import annotations
 
-import builtins
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.array.namespace.apply import applied_to
+from actorflow.array.namespace.apply import applied, applied_to
 from actorflow.array.namespace.creation import full
-from actorflow.array.namespace.manipulation import concat
 from actorflow.array.namespace.operate import cast, node_of, reduced
 from actorflow.array.record.primitives import Value
 from actorflow.array.record.record import given
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.elementwise import deviation, maximum, not_equal, square
-from actorflow.ops.operation import Operation, apply, axes_of
-from actorflow.ops.ordering import ArgSort, CumProd, CumSum, Sort
-from actorflow.ops.reductions import ArgMax, ArgMin, ReduceAll, ReduceAny, ReduceMax, ReduceMin, ReduceProd
-from actorflow.ops.shaping import ReduceSum, Reduction, summed_dtype
+from actorflow.ops.operation import Operation, axes_of, normal_axes
+from actorflow.ops.ordering import CumProd, CumSum
+from actorflow.ops.reductions import (
+    ArgMax,
+    ArgMin,
+    CountNonzero,
+    ReduceAll,
+    ReduceAny,
+    ReduceMean,
+    ReduceProd,
+    mean,
+    sum,
+)
+from actorflow.ops.shaping import Axis, ReduceSum, Reduction, concat
 from actorflow.spec import axes_in
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
 
-Axis = int | Sequence[int] | None
+_OF_TRUTH = frozenset({ReduceAll, ReduceAny, CountNonzero})
+#: The dtypes that reductions of bools take them for.
+_OF_BOOLS = {ReduceSum: np.int64, ReduceProd: np.int64, CountNonzero: np.int64, ArgMax: np.uint8, ArgMin: np.uint8}
 
 
-def _accumulated(kind: type[Reduction], x: Array, axis: Axis, dtype: npt.DTypeLike | None, keepdims: bool) -> Array:
-    own = node_of(kind.function_name, "x", x).dtype
-    if dtype is not None:
-        wanted = np.dtype(dtype)
-        return cast(reduced(kind, cast(x, wanted), axis, keepdims), wanted)
-    return reduced(kind, cast(x, summed_dtype(own)) if own.kind == "b" else x, axis, keepdims)
+def reduction(kind: type[Reduction], x: Array, axis: Axis, keepdims: bool) -> Array:
+    """Record a reduction of an array, which may have the dtypes that NumPy takes."""
+    if kind is ReduceMean:
+        return _mean(x, axis, keepdims)
+    if kind in _OF_TRUTH and x._node.dtype != np.bool_:
+        x = not_equal(x, 0)
+    if kind in _OF_BOOLS and x._node.dtype == np.bool_:
+        x = cast(x, np.dtype(_OF_BOOLS[kind]))
+    if kind is CountNonzero:
+        kind = ReduceSum
+    if kind.ufunc is not None:
+        return reduced(kind, x, axis, keepdims)
+    found: Array = applied(kind(normal_axes(axis), bool(keepdims)), (x,))
+    return found
 
 
-def sum(x: Array, /, *, axis: Axis = None, dtype: npt.DTypeLike | None = None, keepdims: bool = False) -> Array:
-    """As `numpy.sum`, with options by name. Integers are added up in 64 bits.
-
-    Raises:
-        AxisError: if ``x`` does not have the axes.
-    Gradient: g for every element.
-    Example:
-        >>> x = xp.asarray([[1, 5], [7, 2]])
-        >>> print(xp.sum(x), xp.sum(x, axis=1))
-        15 [6 9]
-    """
-    return _accumulated(ReduceSum, x, axis, dtype, keepdims)
-
-
-def prod(x: Array, /, *, axis: Axis = None, dtype: npt.DTypeLike | None = None, keepdims: bool = False) -> Array:
-    """As `numpy.prod`, with options by name. Integers are multiplied in 64 bits. Errors: those of `sum`.
-
-    Gradient: g times the product of all other elements.
-    Example:
-        >>> xp.prod(xp.asarray([[1, 5], [7, 2]]), axis=1)
-        Array([ 5, 14], dtype=int64)
-    """
-    return _accumulated(ReduceProd, x, axis, dtype, keepdims)
-
-
-def max(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """As `numpy.max`, with options by name: NaN where there is one.
-
-    Raises:
-        ShapeError: if ``x`` does not have the axes, or nothing along them.
-        DTypeError: if ``x`` is not real.
-    Gradient: g, in equal shares to all elements that are the greatest.
-    Example:
-        >>> xp.max(xp.asarray([[1, 5], [7, 2]]), axis=0)
-        Array([7, 5], dtype=int64)
-    """
-    return reduced(ReduceMax, x, axis, keepdims)
-
-
-def min(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """As `numpy.min`, with options by name: NaN where there is one. Errors and gradient: those of `max`.
-
-    Example:
-        >>> xp.min(xp.asarray([[1, 5], [7, 2]]), axis=0)
-        Array([1, 2], dtype=int64)
-    """
-    return reduced(ReduceMin, x, axis, keepdims)
-
-
-def _truth(x: Array) -> Array:
-    return x if node_of("all", "x", x).dtype == np.bool_ else not_equal(x, 0)
-
-
-def all(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """As `numpy.all`, with options by name. Errors: those of `sum`.
-
-    Example:
-        >>> print(xp.all(xp.asarray([[1, 0], [2, 3]]), axis=1))
-        [False  True]
-    """
-    return reduced(ReduceAll, _truth(x), axis, keepdims)
-
-
-def any(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """As `numpy.any`, with options by name. Errors: those of `sum`.
-
-    Example:
-        >>> print(xp.any(xp.asarray([[0, 0], [2, 0]]), axis=1))
-        [False  True]
-    """
-    return reduced(ReduceAny, _truth(x), axis, keepdims)
-
-
-def count_nonzero(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """As `numpy.count_nonzero`, with options by name; int64. Errors: those of `sum`.
-
-    Example:
-        >>> print(xp.count_nonzero(xp.asarray([[0, 1], [2, 3]]), axis=1))
-        [1 2]
-    """
-    return sum(_truth(x), axis=axis, keepdims=keepdims)
+def _mean(x: Array, axis: Axis, keepdims: bool) -> Array:
+    own = x.dtype
+    if own.kind not in "fc" or own == np.float16:  # whose sums soon leave its range
+        x = cast(x, np.dtype(np.float32 if own == np.float16 else np.float64))
+    found = sum(x, axis=axis, keepdims=keepdims) / _count(x, axis)
+    return cast(found, own) if own == np.float16 else found
 
 
 def _count(x: Array, axis: Axis, correction: float = 0.0) -> Array | float:
@@ -126,24 +68,7 @@ def _count(x: Array, axis: Axis, correction: float = 0.0) -> Array | float:
     lengths = tuple([x.shape[each] for each in axes_of("mean", axis, x.ndim)])
     if axes_in(lengths):
         return cast(maximum(sum(full(lengths, 1.0)) - correction, 0.0), x.dtype)
-    return float(builtins.max(0, math.prod(lengths) - correction))
-
-
-def mean(x: Array, /, *, axis: Axis = None, keepdims: bool = False) -> Array:
-    """As `numpy.mean`, with options by name; integers and bools count as float64. NaN of nothing.
-
-    Errors: those of `sum`.
-    Gradient: g / number of elements for every element.
-    Example:
-        >>> xp.mean(xp.asarray([[1.0, 5.0], [7.0, 2.0]]), axis=1)
-        Array([3. , 4.5], dtype=float64)
-    """
-    node = node_of("mean", "x", x)
-    if node.dtype == np.float16:  # whose sums soon leave its range
-        return cast(mean(cast(x, np.dtype(np.float32)), axis=axis, keepdims=keepdims), node.dtype)
-    if node.dtype.kind not in "fc":
-        x = cast(x, np.dtype(np.float64))
-    return sum(x, axis=axis, keepdims=keepdims) / _count(x, axis)
+    return float(max(0, math.prod(lengths) - correction))
 
 
 def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
@@ -251,71 +176,6 @@ def diff(
         one, other = x[(*lead, slice(1, None))], x[(*lead, slice(None, -1))]
         x = one != other if x.dtype.kind == "b" else one - other
     return x
-
-
-def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """As `numpy.argmax`, with options by name; int64.
-
-    Raises:
-        ShapeError: if ``x`` does not have the axis, or nothing along it.
-        DTypeError: if ``x`` is complex.
-    Example:
-        >>> print(xp.argmax(xp.asarray([[1, 5], [7, 2]]), axis=1))
-        [1 0]
-    """
-    return _position(ArgMax, x, axis, keepdims)
-
-
-def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """As `numpy.argmin`, with options by name; int64. Errors: those of `argmax`.
-
-    Example:
-        >>> print(xp.argmin(xp.asarray([[1, 5], [7, 2]])))
-        0
-    """
-    return _position(ArgMin, x, axis, keepdims)
-
-
-def _position(kind: type[Reduction], x: Array, axis: int | None, keepdims: bool) -> Array:
-    name = kind.function_name
-    axes = axes_of(name, axis, len(node_of(name, "x", x).shape))
-    numbers = cast(x, np.dtype(np.uint8)) if x.dtype.kind == "b" else x
-    found: Array = apply(kind(None if axis is None else axes, bool(keepdims)), numbers)
-    return found
-
-
-# -- order ------------------------------------------------------------------------------------------------------
-
-
-def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """As `numpy.sort`, with options by name: stable unless ``stable`` is false, NaN after all numbers.
-
-    Args:
-        x: At least one axis, any dtype.
-        axis: The axis, counted from the end if negative.
-        descending: Whether the greatest is first.
-        stable: Whether equal elements keep their order; False may be faster.
-    Raises:
-        ShapeError: if ``x`` does not have the axis.
-    Gradient: g, in the order of ``x``.
-    Example:
-        >>> xp.sort(xp.asarray([[3, 1, 2], [9, 7, 8]]), descending=True)
-        Array([[3, 2, 1],
-               [9, 8, 7]], dtype=int64)
-    """
-    return applied_to(x, Sort, axis, bool(descending), bool(stable))
-
-
-def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
-    """As `numpy.argsort`, with the options and errors of `sort`; int64.
-
-    Example:
-        >>> x = xp.asarray([30, 10, 20])
-        >>> order = xp.argsort(x)
-        >>> print(order, xp.take(x, order))
-        [1 2 0] [10 20 30]
-    """
-    return applied_to(x, ArgSort, axis, bool(descending), bool(stable))
 
 
 # -- sets: where the shape of the result depends on values, it is computed at once ------------------------------
