@@ -1,38 +1,200 @@
-"""Statistical, searching, sorting, set and utility functions of the standard."""
+"""Functions of the standard that `actorflow.ops` does not have as they are here."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.array.namespace.apply import applied, applied_to
+from actorflow import ops
+from actorflow.array.namespace.apply import applied, applied_to, binary, broadcast, cast, node_of, reduced
 from actorflow.array.namespace.creation import full
-from actorflow.array.namespace.operate import cast, node_of, reduced
-from actorflow.array.record.primitives import Value
-from actorflow.array.record.record import given
+from actorflow.array.record.primitives import Value, elementwise_primitive
+from actorflow.array.record.record import Record, given
+from actorflow.core import desk
 from actorflow.errors import DTypeError, GraphError, ShapeError
-from actorflow.ops.elementwise import deviation, maximum, not_equal, square
+from actorflow.ops.elementwise import Sum, at_least, at_most, copy, deviation, maximum, not_equal, square
 from actorflow.ops.operation import Operation, axes_of, normal_axes
 from actorflow.ops.ordering import CumProd, CumSum
-from actorflow.ops.reductions import (
-    ArgMax,
-    ArgMin,
-    CountNonzero,
-    ReduceAll,
-    ReduceAny,
-    ReduceMean,
-    ReduceProd,
-    mean,
-    sum,
-)
-from actorflow.ops.shaping import Axis, ReduceSum, Reduction, concat
-from actorflow.spec import axes_in
+from actorflow.ops.reductions import ArgMax, ArgMin, CountNonzero, ReduceAll, ReduceAny, ReduceMean, ReduceProd
+from actorflow.ops.shaping import Axis, ReduceSum, Reduction, Reshape, Transpose, broadcast_to, concat
+from actorflow.spec import axes_in, integers
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
+
+# -- elements ---------------------------------------------------------------------------------------------------
+
+_ADD = elementwise_primitive(Sum())
+
+
+def add(x1: Any, x2: Any, /) -> Array:
+    """The sum: ``x1 + x2``.
+
+    Args:
+        x1: Any shape, numeric or bool.
+        x2: A shape that broadcasts with it; one of them may be a number.
+    Returns:
+        Array of the common shape, of the dtype that the array API standard says.
+    Raises:
+        ShapeError, DTypeError: if the operands do not fit.
+    Gradient: g for each operand, summed over what was broadcast.
+    Example:
+        >>> xp.add(xp.asarray([1, 2]), xp.asarray([[10], [20]]))
+        Array([[11, 12],
+               [21, 22]], dtype=int64)
+    """
+    return binary(_ADD, x1, x2)
+
+
+def clip(x: Array, /, min: Any = None, max: Any = None) -> Array:
+    """As `numpy.clip`, in the dtype of ``x``; None leaves a side open.
+
+    Integers within bounds that are floating are floating, as in NumPy: there may be no integer between them.
+
+    Raises:
+        ShapeError, DTypeError: if the bounds do not fit.
+    Gradient: g where ``x`` is within the bounds, else 0; for a bound g where it is the result and ``x`` is not.
+    Example:
+        >>> xp.clip(xp.asarray([-5, 0, 5]), max=2)
+        Array([-5,  0,  2], dtype=int64)
+    """
+    dtype = node_of("clip", "x", x).dtype
+    if min is None and max is None:
+        return copy(x)
+    clipped = x if min is None else at_least(x, min)
+    clipped = clipped if max is None else at_most(clipped, max)
+    return clipped if dtype.kind in "iu" and clipped.dtype.kind == "f" else cast(clipped, dtype)
+
+
+# -- shapes and parts ------------------------------------------------------------------------------------------
+
+
+def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """As `numpy.broadcast_shapes`.
+
+    Raises:
+        ShapeError: if they do not broadcast.
+    Example:
+        >>> xp.broadcast_shapes((3, 1), (4,), ())
+        (3, 4)
+    """
+    return broadcast("broadcast_shapes", (), *map(tuple, shapes))
+
+
+def broadcast_arrays(*arrays: Array) -> list[Array]:
+    """As `numpy.broadcast_arrays`, a list of arrays.
+
+    Raises:
+        ShapeError: if they do not broadcast.
+    Gradient: the sum of g over what was repeated.
+    Example:
+        >>> a, b = xp.broadcast_arrays(xp.asarray([1, 2]), xp.asarray([[10], [20]]))
+        >>> print(a.shape, b.shape)
+        (2, 2) (2, 2)
+    """
+    if not arrays:
+        return []
+    shape = broadcast("broadcast_arrays", *(node_of("broadcast_arrays", "each argument", x).shape for x in arrays))
+    return [broadcast_to(x, shape) for x in arrays]
+
+
+def reshape(
+    x: Array,
+    /,
+    shape: Sequence[int],
+    *,
+    copy: bool | None = None,  # noqa: ARG001  makes no difference: arrays are values of their own
+) -> Array:
+    """As `numpy.reshape`; one length may be -1. ``copy`` makes no difference: each array is a value of its own.
+
+    Raises:
+        ShapeError: if the number of elements does not fit.
+    Gradient: g in the shape of ``x``.
+    Example:
+        >>> xp.reshape(xp.arange(6), (2, -1))
+        Array([[0, 1, 2],
+               [3, 4, 5]], dtype=int64)
+    """
+    return applied_to(x, Reshape, integers(shape))
+
+
+def permute_dims(x: Array, /, axes: Sequence[int]) -> Array:
+    """As `numpy.permute_dims`; all axes are named.
+
+    Raises:
+        ShapeError: if ``axes`` is not a permutation of the axes.
+    Gradient: g with the inverse permutation.
+    Example:
+        >>> xp.permute_dims(xp.zeros((2, 3, 4)), (2, 0, 1)).shape
+        (4, 2, 3)
+    """
+    return applied_to(x, Transpose, integers(axes))
+
+
+def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
+    """As `numpy.take`, along an axis that a one-dimensional array need not name.
+
+    Raises:
+        ShapeError, DTypeError: if the arrays do not fit.
+        OpError: where the value is asked for, if an index is out of range.
+    Gradient: g, added where its parts were taken from.
+    Example:
+        >>> xp.take(xp.asarray([[1, 2], [3, 4]]), xp.asarray([1, 1, 0]), axis=0)
+        Array([[3, 4],
+               [3, 4],
+               [1, 2]], dtype=int64)
+    """
+    if axis is None and len(node_of("take", "x", x).shape) != 1:
+        raise ShapeError(f"take: axis must be given for shape {x.shape}")
+    return ops.take(x, indices, axis or 0)
+
+
+def take_along_axis(x: Array, indices: Array, /, *, axis: int = -1) -> Array:
+    """As `numpy.take_along_axis`, with the last axis by default. Errors: those of `take`.
+
+    Gradient: g, added where its elements were taken from.
+    Example:
+        >>> x = xp.asarray([[10, 30, 20], [5, 4, 6]])
+        >>> xp.take_along_axis(x, xp.argsort(x), axis=1)
+        Array([[10, 20, 30],
+               [ 4,  5,  6]], dtype=int64)
+    """
+    return ops.take_along_axis(x, indices, axis)
+
+
+def matmul(x1: Array, x2: Array, /) -> Array:
+    """As `numpy.matmul`.
+
+    Raises:
+        ShapeError: if the lengths along which is summed differ, or an array is 0-d.
+    Gradient: da = g @ b.H; db = a.H @ g; summed over axes that were broadcast.
+    Example:
+        >>> xp.matmul(xp.asarray([[1, 2], [3, 4]]), xp.asarray([1, 10]))
+        Array([21, 43], dtype=int64)
+    """
+    found: Array | None = desk.product(x1, x2)
+    return ops.matmul(x1, x2) if found is None else found
+
+
+def matrix_transpose(x: Array, /) -> Array:
+    """The array with its last two axes exchanged.
+
+    Raises:
+        ShapeError: if there are fewer.
+
+    Example:
+        >>> xp.matrix_transpose(xp.asarray([[1, 2, 3]])).shape
+        (3, 1)
+    """
+    rank = len(x._node.shape) if type(x) is Record.array_type else 0
+    return applied_to(x, Transpose, (*range(rank - 2), rank - 1, rank - 2)) if rank > 1 else ops.matrix_transpose(x)
+
+
+# -- reductions -------------------------------------------------------------------------------------------------
 
 _OF_TRUTH = frozenset({ReduceAll, ReduceAny, CountNonzero})
 #: The dtypes that reductions of bools take them for.
@@ -59,7 +221,7 @@ def _mean(x: Array, axis: Axis, keepdims: bool) -> Array:
     own = x.dtype
     if own.kind not in "fc" or own == np.float16:  # whose sums soon leave its range
         x = cast(x, np.dtype(np.float32 if own == np.float16 else np.float64))
-    found = sum(x, axis=axis, keepdims=keepdims) / _count(x, axis)
+    found = ops.sum(x, axis=axis, keepdims=keepdims) / _count(x, axis)
     return cast(found, own) if own == np.float16 else found
 
 
@@ -67,7 +229,7 @@ def _count(x: Array, axis: Axis, correction: float = 0.0) -> Array | float:
     """The number of elements along axes, less a correction; an array, if an axis is open."""
     lengths = tuple([x.shape[each] for each in axes_of("mean", axis, x.ndim)])
     if axes_in(lengths):
-        return cast(maximum(sum(full(lengths, 1.0)) - correction, 0.0), x.dtype)
+        return cast(maximum(ops.sum(full(lengths, 1.0)) - correction, 0.0), x.dtype)
     return float(max(0, math.prod(lengths) - correction))
 
 
@@ -88,8 +250,8 @@ def var(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bo
         raise DTypeError(f"var: expected real numbers, got {node.dtype}")
     if node.dtype.kind != "f":
         x = cast(x, np.dtype(np.float64))
-    squares = square(x - mean(x, axis=axis, keepdims=True))
-    return sum(squares, axis=axis, keepdims=keepdims) / _count(x, axis, correction)
+    squares = square(x - ops.mean(x, axis=axis, keepdims=True))
+    return ops.sum(squares, axis=axis, keepdims=keepdims) / _count(x, axis, correction)
 
 
 def std(x: Array, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Array:
