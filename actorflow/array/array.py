@@ -13,12 +13,12 @@ from typing import Any, Self, cast
 
 import numpy as np
 
-from actorflow.array.namespace import manipulation, statistical, types
-from actorflow.array.namespace.apply import applied, applied_to, matmul
+from actorflow import ops
+from actorflow.array.namespace import functions, types
+from actorflow.array.namespace.apply import applied, applied_to, read_index, recorded, value_of, write_index
+from actorflow.array.namespace.apply import cast as cast_to
 from actorflow.array.namespace.creation import from_numpy
-from actorflow.array.namespace.indexing import read_index, write_index
-from actorflow.array.namespace.operate import cast as cast_to
-from actorflow.array.namespace.operate import recorded, unary, value_of
+from actorflow.array.namespace.functions import matmul
 from actorflow.array.record.placement import on_host, place_of, transfer
 from actorflow.array.record.primitives import DType, Value, elementwise_primitive
 from actorflow.array.record.record import HOST, Record, given, note_asked, replace
@@ -72,11 +72,6 @@ def _operators(
     return left, right, in_place
 
 
-def _unary(kind: type[Elementwise]) -> Callable[[Array], Array]:
-    op = elementwise_primitive(kind())
-    return lambda self: unary(op, self)
-
-
 def _of_axis(function: Callable[..., Array]) -> Callable[..., Array]:
     """The method of a function over axes; NumPy's functions call it with options that are None."""
 
@@ -126,6 +121,10 @@ class Array(Holder, Methods["Array"]):
         """Record an operation of `actorflow.ops`; arrays have no names."""
         return applied(operation, inputs)
 
+    def apply_reduction(self, kind: Any, axis: int | Sequence[int] | None, keepdims: bool, name: str | None) -> Any:
+        """Record a reduction."""
+        return functions.reduction(kind, self, axis, keepdims)
+
     def constant_like(self, value: Any, shape: tuple[int, ...] = ()) -> Array:
         """An array that is a number everywhere, of the dtype and on the device of this one."""
         node = self._node
@@ -168,7 +167,7 @@ class Array(Holder, Methods["Array"]):
         """Device where the value lives."""
         return self._node.place
 
-    _reshaped = manipulation.reshape
+    _reshaped = functions.reshape
 
     def _permuted(self, axes: tuple[int, ...]) -> Array:
         return applied_to(self, Transpose, axes)
@@ -184,9 +183,10 @@ class Array(Holder, Methods["Array"]):
         return super().T if found is None else found
 
     _module = "actorflow.array"
-    sum, mean, prod = map(_of_axis, (statistical.sum, statistical.mean, statistical.prod))
-    max, min, all, any = map(_of_axis, (statistical.max, statistical.min, statistical.all, statistical.any))
-    argmax, argmin = map(_of_axis, (statistical.argmax, statistical.argmin))
+    sum, mean, prod, max, min, all, any, argmax, argmin = map(
+        _of_axis,
+        (ops.sum, ops.mean, ops.prod, ops.max, ops.min, ops.all, ops.any, ops.argmax, ops.argmin),
+    )
     astype = types.astype
 
     def __array_namespace__(self, /, *, api_version: str | None = None) -> Any:
@@ -399,8 +399,8 @@ class Array(Holder, Methods["Array"]):
     #: Operators between NumPy's arrays and this leave the work to this.
     __array_priority__ = 1_000.0
 
-    __pos__, __neg__ = _unary(ew.Positive), _unary(ew.Negative)
-    __abs__, __invert__ = _unary(ew.Absolute), _unary(ew.BitwiseInvert)
+    def __pos__(self) -> Array:
+        return ew.positive(self)
 
     __add__, __radd__, __iadd__ = _operators("add", "+=", ew.Sum)
     __sub__, __rsub__, __isub__ = _operators("sub", "-=", ew.Subtract)

@@ -1,20 +1,26 @@
-"""Jobs: records that are computed together, called one by one or as programs."""
+"""Jobs: records that are computed together, called one by one or as programs.
+
+The steps of a training are recorded again and again, with other values. Their structure is a key: operations, shapes,
+dtypes, which of them reads what, and which values are wanted. From the second time on, a program computes what has a
+key. What differs from step to step is given to it, like values: numbers, bounds of slices, streams of random numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from sys import getrefcount
 from traceback import clear_frames
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from types import CodeType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from actorflow.array.memory import Memory
 from actorflow.array.record.placement import accelerator_of
 from actorflow.array.record.primitives import LARGE, Value, as_recorded, touched
 from actorflow.array.record.record import (
+    HOST,
     Error,
     Input,
     InterruptedStepError,
@@ -23,17 +29,31 @@ from actorflow.array.record.record import (
     called,
     failure,
 )
-from actorflow.array.record.steps import Description, describe
-from actorflow.array.structures import MOST_STEPS, Structure, structures
+from actorflow.array.record.steps import Description, Part, describe, steps_of
 from actorflow.core import MOST_COPIED_BYTES, clock_ns, desk
 from actorflow.devices.memory import POOLED_BYTES
 from actorflow.errors import DeviceError, OpError, OutOfMemoryError
 from actorflow.ops.step import StepError
 from actorflow.runtime.interrupts import interruptible
+from actorflow.runtime.recent import RecentCache
 from actorflow.spec import TensorSpec
+from actorflow.threads import simulation
 
 if TYPE_CHECKING:
+    from actorflow.array.sessions import Session
+    from actorflow.array.transforms.program import Given, Program
     from actorflow.runtime.service import Service
+
+#: Structures that are kept, and the lines that begin some.
+_MOST_STRUCTURES = 256
+_MOST_STARTS = 1_024
+#: Least operations between two lines that begin the same structure.
+_LEAST_BETWEEN = 16
+#: Most operations of a structure: a program is planned, some 300 us for each.
+_MOST_STEPS = 512
+#: Most graphs that differ in numbers alone; beyond that, the numbers are fed.
+_MOST_VARIANTS = 4
+
 
 #: Fewest operations whose structure is looked at.
 _FEWEST = 4
@@ -64,23 +84,6 @@ class Call(NamedTuple):
     has_failed: bool
 
 
-class JobSession(Protocol):
-    """The session of a job."""
-
-    memory: Memory
-    is_limited: bool
-    capture: bool
-
-    def admit(self, node: Record, need_bytes: int) -> Error | None:
-        """Make room for a record's value; the error where there is none."""
-
-    def room(self, shape: tuple[int, ...], dtype: Any) -> Value:
-        """Memory for a large value."""
-
-    def memory_of(self, node: Record) -> Memory:
-        """The memory that a record's value takes."""
-
-
 class Job:
     """Records that one thread computes, or the service.
 
@@ -97,7 +100,7 @@ class Job:
         interrupt: What has interrupted the service, for the thread that waits.
     """
 
-    def __init__(self, session: JobSession, asked: set[int]) -> None:
+    def __init__(self, session: Session, asked: set[int]) -> None:
         self.asked = asked
         self.claimed_bytes = 0
         self.is_full = False
@@ -164,7 +167,7 @@ class Steps:
 
     needs_service = is_program = False
 
-    def __init__(self, session: JobSession, nodes: list[Record]) -> None:
+    def __init__(self, session: Session, nodes: list[Record]) -> None:
         self._session = session
         self._same = common(nodes) if len(nodes) > 1 else {}
         self.shared = len(self._same)
@@ -300,9 +303,7 @@ class Run:
         structure: What is known of it.
     """
 
-    def __init__(
-        self, session: JobSession, nodes: list[Record], description: Description, structure: Structure
-    ) -> None:
+    def __init__(self, session: Session, nodes: list[Record], description: Description, structure: Structure) -> None:
         self._session = session
         self._nodes = nodes
         self.description = description
@@ -431,12 +432,12 @@ class Run:
         """The results at some positions, by a graph of the service."""
         description = self.description
         self.form = None
-        self.form = form = self.structure.compiled(service, description, outputs, self._session.capture)
+        self.form = form = self.structure.served(service, description, outputs, self._session.capture)
         values = description.values()
         begin_ns = clock_ns()
-        result = await service.run(form.graph, {blob: values[i] for i, blob in form.feeds}, form.fetched)
+        found = await form.serve(service, values)
         self.elapsed_ns += clock_ns() - begin_ns
-        return form.results(result)
+        return found
 
     def fail(self, error: BaseException) -> None:
         """Note why there are no values."""
@@ -455,9 +456,7 @@ class Run:
         self._let_go()
 
 
-def _parts(
-    session: JobSession, nodes: list[Record], wanted: set[Record], takes_programs: bool
-) -> Iterator[Steps | Run]:
+def _parts(session: Session, nodes: list[Record], wanted: set[Record], takes_programs: bool) -> Iterator[Steps | Run]:
     """Computation of records, in order."""
     if desk.placing is not None and any(accelerator_of(node) is not None for node in nodes):
         if session.is_limited:  # each waits for room
@@ -479,10 +478,10 @@ def _parts(
         return
     stretches = structures.stretches(nodes)
     if len(stretches) > 1 and _have_common(stretches):
-        stretches = [nodes] if len(nodes) <= MOST_STEPS else []
+        stretches = [nodes] if len(nodes) <= _MOST_STEPS else []
     runs: list[tuple[list[Record], Run | None]] = []
     for own in reversed(stretches):
-        run = _run(session, own, wanted) if len(own) <= MOST_STEPS else None
+        run = _run(session, own, wanted) if len(own) <= _MOST_STEPS else None
         runs.append((own, run))
         if run is None:
             wanted.update([each for node in own for each in node.inputs if type(each) is Record])
@@ -504,7 +503,7 @@ def _parts(
         yield Steps(session, rest)
 
 
-def _run(session: JobSession, nodes: list[Record], wanted: set[Record], is_placed: bool = False) -> Run:
+def _run(session: Session, nodes: list[Record], wanted: set[Record], is_placed: bool = False) -> Run:
     description = describe(nodes, wanted, is_placed)
     structure = structures.known.get(description.key)
     if structure is None:
@@ -575,3 +574,111 @@ def explain(node: Record, cause: BaseException) -> Error:
 def is_own(value: Any) -> bool:
     """Return whether a value has memory of its own that may be written."""
     return type(value) is np.ndarray and value.base is None and value.flags.writeable and value.flags.c_contiguous
+
+
+# -- structures --------------------------------------------------------------------------------------------------
+
+
+class Structure:
+    """Knowledge of records of one structure.
+
+    Args:
+        is_large: Whether an operation is worth a thread of its own, so that the service computes them.
+
+    Attributes:
+        times_met: How often there were records of it.
+        repeats: How many of the records repeat others, once there is a program.
+        program: What computes them; None if it was not needed yet, or the service does.
+    """
+
+    def __init__(self, is_large: bool) -> None:
+        self.is_large = is_large
+        self.times_met = 0
+        self.repeats = 0
+        self.program: Program | None = None
+        self._variants: set[Hashable] = set()  # numbers that graphs were made for
+
+    def bind(self, description: Description, repeats: int) -> None:
+        """Make the program for threads that compute it themselves, if there is none yet."""
+        if self.program is None:
+            self.program = _program(description, [*description.produced], {}, is_served=False)
+        self.repeats = repeats
+
+    def served(self, service: Service, description: Description, outputs: Sequence[int], capture: bool) -> Program:
+        """The program of some results, which a service keeps."""
+        numbers = self._numbers(description) if description.is_placed else {}
+        return service.kept(
+            (description.key, tuple(outputs), tuple(numbers.items())),
+            lambda: _program(description, outputs, numbers, is_served=True, capture=capture),
+        )
+
+    def _numbers(self, description: Description) -> dict[int, bytes]:
+        """The numbers that are made part of a graph, by position: not where others come again and again."""
+        given = description.given
+        numbers = {i: x.tobytes() for i, x in enumerate(given) if type(x) is np.ndarray and not x.shape}
+        if len(self._variants) < _MOST_VARIANTS:
+            self._variants.add(tuple(numbers.values()))
+        return numbers if tuple(numbers.values()) in self._variants else {}
+
+
+def _program(description: Description, outputs: Sequence[int], numbers: Container[int], **options: bool) -> Program:
+    from actorflow.array.transforms.program import Program
+
+    types = [_type_of(each, i in numbers) for i, each in enumerate(description.given)]
+    return Program([*steps_of(description.entries)], types, outputs, **options)
+
+
+def _type_of(each: Any, is_number: bool) -> Given:
+    from actorflow.array.transforms.program import Given
+
+    if isinstance(each, Part):
+        return Given(each.spec, each.place)
+    if not isinstance(each, Record | np.ndarray):
+        return Given(None)
+    place = each.place if isinstance(each, Record) else HOST
+    return Given(TensorSpec(each.shape, each.dtype), place, each if is_number else None)  # type: ignore[arg-type]
+
+
+class Structures:
+    """The structures that were seen last, and the lines that began them."""
+
+    def __init__(self) -> None:
+        self.forget()
+        simulation.forgets.append(self.forget)
+
+    def forget(self) -> None:
+        """Begin without any."""
+        self.known: RecentCache[Structure] = RecentCache(_MOST_STRUCTURES)
+        #: By the identity of the code, which is kept, since a hash of it takes a hash of all its constants.
+        self._starts: dict[tuple[int, int], CodeType] = {}
+
+    def begin(self, node: Record) -> None:
+        """Remember that a structure that has come again begins with a record."""
+        if _start_of(node) not in self._starts:
+            if len(self._starts) >= _MOST_STARTS:
+                self._starts.clear()
+            self._starts[_start_of(node)] = node._code
+
+    def stretches(self, nodes: list[Record]) -> list[list[Record]]:
+        """Records in order, cut where the line comes again that began them, or one that has begun others."""
+        starts, begun = [0], self._starts
+        first = _start_of(nodes[0])
+        after = _LEAST_BETWEEN
+        for i in range(_LEAST_BETWEEN, len(nodes)):
+            if i >= after:
+                node = nodes[i]
+                origin = id(node._code), node._instruction
+                if origin == first or origin in begun:
+                    starts.append(i)
+                    first, after = origin, i + _LEAST_BETWEEN
+        if len(starts) == 1:
+            return [nodes]
+        return [nodes[start:stop] for start, stop in zip(starts, [*starts[1:], len(nodes)], strict=True)]
+
+
+def _start_of(node: Record) -> tuple[int, int]:
+    """The line that recorded it, as long as there is its code."""
+    return id(node._code), node._instruction
+
+
+structures = Structures()

@@ -3,7 +3,7 @@
 # In rows, which the formatter would give a line for each name.
 # fmt: off
 # isort: off
-from actorflow.array.namespace.apply import matmul, matrix_transpose
+from actorflow.array.namespace.functions import matmul, matrix_transpose
 from actorflow.ops.linalg import (
     cholesky, cross, det, diagonal, eig, eigh, eigvals, eigvalsh, inv, matrix_norm, matrix_power, matrix_rank,
     outer, pinv, qr, slogdet, solve, svd, svdvals, tensordot, trace, vecdot, vector_norm,

@@ -29,7 +29,6 @@ from actorflow.array.record.record import (
     context_evaluator,
     current_evaluator,
 )
-from actorflow.array.structures import name_of, note
 from actorflow.core import desk
 from actorflow.devices import DeviceOptions
 from actorflow.devices.memory import POOLED_BYTES
@@ -166,8 +165,16 @@ class Session(Evaluator):
         with Guard(self._changed):
             owed, self._owed = self._owed, {}
             for form, (entries, calls, total_ns) in owed.items():
+                # Each operation has the share of the program's time that it has of that of all.
                 profiles = form.profiles
-                note([name_of(entries[i]) for i in profiles], [*profiles.values()], calls, total_ns, self._profile)
+                spent = {i: sum([each.total_ns for each in own]) for i, own in profiles.items()}
+                whole_ns = max(1, sum(spent.values()))
+                for i, own_ns in spent.items():
+                    op = entries[i][0]
+                    profile = self._profile.setdefault(op if isinstance(op, str) else op.name, OpProfile())
+                    profile.calls += calls
+                    profile.total_ns += total_ns * own_ns // whole_ns
+                    profile.last_ns = sum([each.last_ns for each in profiles[i]])
         return self._profile
 
     @property

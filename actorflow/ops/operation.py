@@ -51,6 +51,10 @@ class Operand:
         """Apply an operation to operands of this kind, this one among them; see `apply`."""
         raise NotImplementedError
 
+    def apply_reduction(self, kind: Any, axis: int | Sequence[int] | None, keepdims: bool, name: str | None) -> Any:
+        """Apply a `actorflow.ops.shaping.Reduction` of a kind."""
+        return self.apply_operation(kind(normal_axes(axis), keepdims), (self,), name)
+
     def constant_like(self, value: Any, shape: tuple[int, ...] = ()) -> Any:
         """An operand of this kind, its dtype and place, that is a number everywhere.
 
@@ -310,6 +314,11 @@ def _check_one_dtype(kind: str, kinds: str, wanted: str, inputs: Mapping[str, Te
 def wide_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The dtype that sums, and statistics, of a floating dtype are computed in: at least float32."""
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def normal_axes(axis: int | Sequence[int] | None) -> tuple[int, ...] | None:
+    """Axes as the field of a reduction."""
+    return (axis,) if isinstance(axis, int) else None if axis is None else tuple(axis)
 
 
 def axes_of(kind: str, axis: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from actorflow.errors import DTypeError, ShapeError
-from actorflow.ops.elementwise import equal, scale, where
-from actorflow.ops.operation import Application, Grads, X, apply, same_dtype, same_numbers, savable
+from actorflow.ops.elementwise import as_dtype, equal, scale, where
+from actorflow.ops.operation import Application, Grads, Operand, X, apply, same_dtype, same_numbers, savable
 from actorflow.ops.ordering import cumprod
 from actorflow.ops.rows import conjugated
 from actorflow.ops.shaping import (
@@ -19,7 +21,6 @@ from actorflow.ops.shaping import (
     ReduceSum,
     Reduction,
     expand_like,
-    normal_axes,
     reshape,
     summed_dtype,
     transpose,
@@ -182,6 +183,20 @@ class Form(Protocol):
     def __call__(self, x: X, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> X: ...
 
 
+class WideForm(Protocol):
+    """The same, of elements that are converted before."""
+
+    def __call__(
+        self,
+        x: X,
+        axis: Axis = None,
+        keepdims: bool = False,
+        name: str | None = None,
+        *,
+        dtype: npt.DTypeLike | None = None,
+    ) -> X: ...
+
+
 def _form(
     kind: type[Reduction], doc: str, wanted: str, gradient: str, source: str = "", *, example: tuple[str, str]
 ) -> Form:
@@ -198,13 +213,15 @@ def _form(
     name = kind.function_name
 
     def form(x: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Any:
-        return apply(kind(normal_axes(axis), keepdims), x, name=name)
+        if isinstance(x, Operand):
+            return x.apply_reduction(kind, axis, keepdims, name)
+        return apply(kind(), x)  # which is an error
 
     form.__name__ = form.__qualname__ = name
     form.__doc__ = f"""{doc}
 
     Args:
-        x: Any shape, {wanted}.
+        x: Any shape; a blob is {wanted}.
         axis: One axis or several, negative ones counted from the end; by default all.
         keepdims: Keep the axes, with length 1.
         name: Name of the op.
@@ -222,21 +239,48 @@ def _form(
     return form
 
 
+def _wide(form: Any) -> WideForm:
+    """A form that takes a dtype, too."""
+
+    @wraps(form)
+    def wide(
+        x: Any,
+        axis: Axis = None,
+        keepdims: bool = False,
+        name: str | None = None,
+        *,
+        dtype: npt.DTypeLike | None = None,
+    ) -> Any:
+        if dtype is None:
+            return form(x, axis, keepdims, name)
+        kind = np.dtype(dtype)
+        return as_dtype(form(as_dtype(x, kind), axis, keepdims, name), kind)
+
+    del wide.__wrapped__  # type: ignore[attr-defined]  # whose signature it would show
+    line = "        name: Name of the op.\n"
+    wide.__doc__ = form.__doc__.replace(line, f"{line}        dtype: Of the result, and of what is combined.\n")
+    return wide
+
+
 _WIDE = "integers in 64 bits, float16 in float32"
 _SHARED = "g, in equal shares to all elements that are picked, as for ``torch.amax``"
-sum = _form(
-    ReduceSum,
-    f"The sum along axes; that of operands is `add`; {_WIDE}.",
-    "numeric",
-    "g for every element",
-    example=("[[1, 5], [7, 2]]", "[6 9]"),
+sum = _wide(
+    _form(
+        ReduceSum,
+        f"The sum along axes; that of operands is `add`; {_WIDE}.",
+        "numeric",
+        "g for every element",
+        example=("[[1, 5], [7, 2]]", "[6 9]"),
+    )
 )
-prod = _form(
-    ReduceProd,
-    f"The product along axes; {_WIDE}.",
-    "numeric",
-    "g times the product of all other elements",
-    example=("[[1, 5], [7, 2]]", "[ 5 14]"),
+prod = _wide(
+    _form(
+        ReduceProd,
+        f"The product along axes; {_WIDE}.",
+        "numeric",
+        "g times the product of all other elements",
+        example=("[[1, 5], [7, 2]]", "[ 5 14]"),
+    )
 )
 mean = _form(
     ReduceMean,

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.core import Loop
 from actorflow.errors import DTypeError
 from actorflow.ops.fills import with_numbers
 from actorflow.ops.operation import Application, Cost, Grads, Operand, Operation, X, apply
@@ -49,6 +50,12 @@ BOOL = np.dtype(np.bool_)
 
 def _called(kinds: str) -> str:
     return _CALLED.get(kinds, f"of a dtype of kind {' or '.join(kinds)}")
+
+
+def ufunc_of(operation: Any) -> np.ufunc | None:
+    """NumPy's function that computes an elementwise operation, or a class of them, on arrays of all dtypes."""
+    function = operation.function
+    return function if isinstance(function, np.ufunc) and operation.types is None else None
 
 
 #: The gradient of what is constant in pieces.
@@ -172,7 +179,9 @@ class Unary(Protocol):
 class Binary(Protocol):
     """A functional form of two operands, one of which may be a number or a NumPy array."""
 
-    def __call__(self, a: X | complex, b: X | complex, /, name: str | None = None) -> X: ...
+    def __call__(
+        self, a: X | complex | npt.NDArray[Any], b: X | complex | npt.NDArray[Any], /, name: str | None = None
+    ) -> X: ...
 
 
 def operation_class(
@@ -273,9 +282,12 @@ def unary(
     """
     module = sys._getframe(1).f_globals["__name__"]
     made = operation_class(name, doc, function, *gradient, module=module, **options)
-    operation = made()
+    operation, at_once = made(), Loop(ufunc_of(made)).of_one
 
     def form(x: Any, /, name: str | None = None) -> Any:
+        found = at_once(x)
+        if found is not None:
+            return found
         if isinstance(x, Operand):  # as `apply` does
             return x.apply_operation(operation, (x,), name)
         return apply(operation, x, name=name)
@@ -299,9 +311,12 @@ def binary(
     """
     module = sys._getframe(1).f_globals["__name__"]
     made = operation_class(name, doc, function, *gradient, **{"arguments": ("a", "b"), "module": module, **options})
-    operation = made()
+    operation, at_once = made(), Loop(ufunc_of(made)).of_two
 
     def form(a: Any, b: Any, /, name: str | None = None) -> Any:
+        found = at_once(a, b)
+        if found is not None:
+            return found
         if isinstance(a, Operand):
             return a.apply_operation(operation, (a, b), name)
         return apply(operation, a, b, name=name)
@@ -313,29 +328,20 @@ def _described(form: Any, made: type[Elementwise], name: str, module: str) -> An
     form.__name__ = form.__qualname__ = name
     form.__module__ = module
     form.operation = made
-    form.__doc__ = documentation(made, f"af.ops.{name}" if module.startswith("actorflow.ops.") else name)
+    form.__doc__ = _documentation(made, f"af.ops.{name}" if module.startswith("actorflow.ops.") else name)
     return form
 
 
-def documentation(made: type[Elementwise], call: str, blobs: bool = True) -> str:
-    """The docstring of a functional form.
-
-    Args:
-        made: The operation.
-        call: How the example calls the function.
-        blobs: Whether it takes blobs, too, or arrays alone.
-    """
+def _documentation(made: type[Elementwise], call: str) -> str:
+    """The docstring of a functional form; its example calls it as ``call``."""
     first, *others = made.arguments[made.conditions :]
-    kinds, also = (f"; a blob is {_called(made.kinds)}", ", and its dtype") if blobs else ("", "")
     lines = [f"{condition}: Bool, a shape that broadcasts." for condition in made.arguments[: made.conditions]]
-    lines += [f"{first}: Any shape{kinds}."]
-    lines += [f"{other}: A shape that broadcasts with it{also}; one of them may be a number." for other in others]
+    lines += [f"{first}: Any shape; a blob is {_called(made.kinds)}."]
+    lines += [
+        f"{other}: A shape that broadcasts with it, and its dtype; one of them may be a number." for other in others
+    ]
     shape = "of the common shape" if others else f"of the shape of ``{first}``"
     dtype = f"of the dtype of ``{first}``" if made.result is None else "bool" if made.result == BOOL else "real"
-    if blobs:
-        returns = f"Blob or array {shape}, {dtype}; arrays have the dtype that the array API standard says."
-    else:
-        returns = f"Array {shape}, of the dtype that the array API standard says."
     source = [f"Source: `numpy.{made.function.__name__}`."] if isinstance(made.function, np.ufunc) else []
     return "\n".join(
         [
@@ -344,7 +350,7 @@ def documentation(made: type[Elementwise], call: str, blobs: bool = True) -> str
             "Args:",
             *[f"    {line}" for line in lines],
             "Returns:",
-            f"    {returns}",
+            f"    Blob or array {shape}, {dtype}; arrays have the dtype that the array API standard says.",
             "Raises:",
             "    ShapeError, DTypeError: if the operands do not fit.",
             f"Gradient: {_gradient_text(made)}.",

@@ -387,11 +387,6 @@ def expand_like(reduction: Reduction, y: Blob, x: Blob) -> Blob:
     return y if y.shape == shape else reshape(y, shape)
 
 
-def normal_axes(axis: Axis) -> tuple[int, ...] | None:
-    """Axes as the field of a `Reduction`."""
-    return (axis,) if isinstance(axis, int) else None if axis is None else tuple(axis)
-
-
 def broadcast_to(x: X, shape: Iterable[int] | int, name: str | None = None) -> X:
     """``x`` repeated until it has a shape, by NumPy's rules: axes are added in front, those of length 1 are repeated.
 

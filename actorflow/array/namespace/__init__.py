@@ -11,29 +11,31 @@ from actorflow.array.namespace.creation import (
     arange, array, asarray, empty, empty_like, eye, from_dlpack, from_numpy, full, full_like, linspace, meshgrid, ones,
     ones_like, randb, randn, zeros, zeros_like,
 )
-from actorflow.array.namespace.elementwise import (
-    abs, acos, acosh, add, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert, bitwise_left_shift,
-    bitwise_or, bitwise_right_shift, bitwise_xor, ceil, clip, conj, copysign, cos, cosh, divide, equal, erf, exp,
-    expm1, floor, floor_divide, fmod, greater, greater_equal, hypot, imag, isfinite, isinf, isnan, less, less_equal,
-    log, log10, log1p, log2, logaddexp, logical_and, logical_not, logical_or, logical_xor, maximum, minimum, multiply,
-    negative, nextafter, not_equal, positive, pow, real, reciprocal, remainder, round, sign, signbit, sin, sinh, sqrt,
-    square, subtract, tan, tanh, trunc, trunc_divide, where,
-)
-from actorflow.array.namespace.indexing import take, take_along_axis
-from actorflow.array.namespace.manipulation import (
-    broadcast_arrays, broadcast_shapes, broadcast_to, concat, expand_dims, flip, moveaxis, permute_dims, repeat,
-    reshape, roll, squeeze, stack, tile, tril, triu, unstack,
-)
-from actorflow.array.namespace.statistical import (
-    all, any, argmax, argmin, argsort, count_nonzero, cumulative_prod, cumulative_sum, diff, max, mean, min, nonzero,
-    prod, sort, std, sum, unique_all, unique_counts, unique_inverse, unique_values, var,
+from actorflow.array.namespace.functions import (
+    add, broadcast_arrays, broadcast_shapes, clip, cumulative_prod, cumulative_sum, diff, nonzero, permute_dims,
+    reshape, std, take, take_along_axis, unique_all, unique_counts, unique_inverse, unique_values, var,
 )
 from actorflow.array.namespace.types import (
     __array_namespace_info__, astype, bool, can_cast, complex64, complex128, finfo, float32, float64, iinfo, int8,
     int16, int32, int64, isdtype, result_type, uint8, uint16, uint32, uint64,
 )
 from actorflow.array.record.placement import at
-from actorflow.ops.ordering import isin, searchsorted
+from actorflow.ops.elementwise import absolute as abs
+from actorflow.ops.elementwise import (
+    acos, acosh, asin, asinh, atan, atan2, atanh, bitwise_and, bitwise_invert, bitwise_left_shift, bitwise_or,
+    bitwise_right_shift, bitwise_xor, ceil, conj, copysign, cos, cosh, divide, equal, erf, exp, expm1, floor,
+    floor_divide, fmod, greater, greater_equal, hypot, imag, isfinite, isinf, isnan, less, less_equal, log, log10,
+    log1p, log2, logaddexp, logical_and, logical_not, logical_or, logical_xor, maximum, minimum, multiply, negative,
+    nextafter, not_equal, positive, real, reciprocal, remainder, round, sign, signbit, sin, sinh, sqrt, square,
+    subtract, tan, tanh, trunc, trunc_divide, where,
+)
+from actorflow.ops.elementwise import power as pow
+from actorflow.ops.indexing import flip, repeat, tril, triu
+from actorflow.ops.ordering import argsort, isin, searchsorted, sort
+from actorflow.ops.reductions import all, any, argmax, argmin, count_nonzero, max, mean, min, prod, sum
+from actorflow.ops.shaping import (
+    broadcast_to, concat, expand_dims, moveaxis, roll, squeeze, stack, tile, unstack,
+)
 # isort: on
 
 __array_api_version__ = "2024.12"

@@ -1,33 +1,244 @@
-"""Operations of `actorflow.ops` on arrays."""
+"""Recording of operations: operands, broadcasting, axes, dtypes, parts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from math import copysign
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from actorflow.array.namespace.operate import cast, constant, elementwise, node_of, reduced
-from actorflow.array.record.placement import home_of, transfer
-from actorflow.array.record.primitives import VIEWS, DType, OperationPrimitive, exact_of, primitive_of
-from actorflow.array.record.record import SEVERAL, Input, Record, parts_of, record
+from actorflow.array.record.placement import default_place, home_of, transfer
+from actorflow.array.record.primitives import (
+    VIEWS,
+    DType,
+    ElementwisePrimitive,
+    OperationPrimitive,
+    ReductionPrimitive,
+    Value,
+    elementwise_primitive,
+    exact_of,
+    primitive_of,
+    reduction_primitive,
+)
+from actorflow.array.record.record import HOST, SEVERAL, Input, Record, given, parts_of, record
 from actorflow.core import desk
-from actorflow.errors import GraphError
-from actorflow.ops.elementwise import WeightedSum
+from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.ops.elementwise import Cast, WeightedSum
+from actorflow.ops.indexing import Key, Scatter, Slice, Take, numpy_key, parsed, part_shape, read
 from actorflow.ops.linalg import Matmul
-from actorflow.ops.linalg import matmul as product_of
-from actorflow.ops.linalg import matrix_transpose as transpose_of
-from actorflow.ops.operation import Operation, apply, inferred
-from actorflow.ops.shaping import Reduction, Transpose
-from actorflow.spec import TensorSpec
+from actorflow.ops.operation import Operation, axes_of, inferred
+from actorflow.ops.shaping import Reduction
+from actorflow.spec import TensorSpec, broadcast_shapes, integers
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
 
-#: Types of an operation's results, and how arrays record it.
-_Prepared = tuple[tuple[TensorSpec, ...], OperationPrimitive]
+_COMPARISONS = frozenset({"equal", "greater", "greater_equal", "less", "less_equal", "not_equal"})
+_SCALARS = (bool, int, float, complex)
+_SAMPLES = {bool: True, int: 1, float: 1.0, complex: 1j}
+#: Integers that every dtype has are below it.
+_FEW = 100
+_targets: dict[tuple[DType, type], DType] = {}
+
+
+def node_of(name: str, argument: str, x: object) -> Record:
+    """The record that an array shows.
+
+    Raises:
+        DTypeError: if it is not an array; the message names the argument.
+    """
+    if type(x) is Record.array_type:
+        return x._node
+    raise DTypeError(f"{name}: {argument} must be an array of actorflow.array, got {type(x).__name__}")
+
+
+def constant(name: str, value: object, dtype: DType) -> Value:
+    """A Python number beside an array: it takes the array's dtype, unless it is of a higher kind.
+
+    Raises:
+        DTypeError: if it is not a number.
+        OverflowError: if an integer does not fit, and it is not only compared.
+    """
+    kind = type(value)
+    if kind is float:
+        return _float(value, dtype, copysign(1.0, value))  # type: ignore[arg-type]
+    target = _targets.get((dtype, kind))
+    if kind is int and target is not None and 0 <= value < _FEW:  # type: ignore[operator]
+        return _integer(value, target)
+    if target is None:
+        if kind in _SAMPLES:
+            target = _targets[dtype, kind] = np.result_type(dtype, _SAMPLES[kind])
+        elif isinstance(value, np.ndarray | np.generic):
+            if value.dtype.kind not in "biufc":
+                raise DTypeError(f"{name}: expected booleans or numbers, got {value.dtype}")
+            return np.array(value)
+        else:
+            plain: Any = next((base for base in _SCALARS if isinstance(value, base)), None)  # as of an enum
+            if plain is None:
+                raise DTypeError(f"{name}: expected arrays and numbers, got {kind.__name__}")
+            return constant(name, plain(value), dtype)
+    try:
+        return np.array(value, target)
+    except OverflowError:
+        if name in _COMPARISONS and dtype.kind in "iub":  # as NumPy does: it is beyond all that there can be
+            return np.array(np.inf if value > 0 else -np.inf)  # type: ignore[operator]
+        raise
+
+
+@lru_cache(maxsize=1_024)
+def _float(value: float, dtype: DType, _sign: float) -> Value:  # as keys, zeros of both signs are equal
+    found = value_of(value, np.result_type(dtype, 1.0))
+    found.flags.writeable = False
+    return found
+
+
+@lru_cache(maxsize=1_024)
+def _integer(value: int, dtype: DType) -> Value:
+    found = np.array(value, dtype)
+    found.flags.writeable = False
+    return found
+
+
+def value_of(value: Any, dtype: npt.DTypeLike | None) -> Value:
+    """Python numbers, or nested sequences of them, as an array; floats beyond a dtype are infinities without a warning.
+
+    Raises:
+        OverflowError: if an integer does not fit.
+    """
+    with np.errstate(all="ignore"):
+        return np.array(value, dtype)
+
+
+def pair(name: str, x1: Any, x2: Any) -> tuple[Input, Input]:
+    """Two operands, each an array or a number; a number beside an array is as for `constant`."""
+    if type(x1) is Record.array_type:
+        one = x1._node
+        return one, x2._node if type(x2) is Record.array_type else constant(name, x2, one.dtype)
+    if type(x2) is Record.array_type:
+        return constant(name, x1, x2._node.dtype), x2._node
+    kind = np.result_type(x1, x2)
+    return value_of(x1, kind), value_of(x2, kind)
+
+
+@lru_cache(maxsize=4_096)
+def broadcast(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that arrays of these shapes broadcast to.
+
+    Raises:
+        ShapeError: if they do not.
+    """
+    try:
+        return broadcast_shapes(*shapes)
+    except ValueError:
+        raise ShapeError(f"{name}: shapes {', '.join(map(str, shapes))} do not broadcast") from None
+
+
+def unary(op: ElementwisePrimitive, x: Array) -> Array:
+    """Record an operation on each element of an array."""
+    node = node_of(op.name, "x", x)
+    found: Array | None = op.loop.of_one(x)
+    if found is not None:
+        return found
+    return record(op, (node,), node.shape, op.dtype(node.dtype), (), node.evaluator)
+
+
+def binary(op: ElementwisePrimitive, x1: Any, x2: Any) -> Array:
+    """Record an operation on each pair of elements; one of the two may be a number."""
+    found: Array | None = op.loop.of_two(x1, x2)
+    return recorded(op, x1, x2) if found is None else found
+
+
+def recorded(op: ElementwisePrimitive, x1: Any, x2: Any) -> Array:
+    """The same, where that is not computed at once."""
+    kind = Record.array_type
+    if type(x1) is kind:
+        a: Input = x1._node
+        b: Input = x2._node if type(x2) is kind else constant(op.name, x2, a.dtype)
+    else:
+        b = node_of(op.name, "one of the arguments", x2)
+        a = constant(op.name, x1, b.dtype)
+    shape = a.shape if a.shape == b.shape else broadcast(op.name, a.shape, b.shape)
+    return record(op, (a, b), shape, op.dtype(a.dtype, b.dtype))
+
+
+def cast(x: Array, dtype: DType) -> Array:
+    """The array with elements of another dtype; itself if it has it."""
+    if x._node.dtype == dtype:
+        return x
+    found: Array | None = None
+    if dtype.kind not in "iu" or x._node.dtype.kind not in "fV":  # as an integer, what is too large is the nearest one
+        found = desk.call(_caster(dtype), x, is_view=False)
+    return unary(_casting(dtype), x) if found is None else found
+
+
+@lru_cache(maxsize=256)
+def _caster(dtype: DType) -> Callable[..., Value]:
+    return methodcaller("astype", dtype, "C")
+
+
+@lru_cache(maxsize=256)
+def _casting(dtype: DType) -> ElementwisePrimitive:
+    return elementwise_primitive(Cast(dtype))
+
+
+def elementwise(operation: Any, inputs: Sequence[Any]) -> Array:
+    """Record an elementwise operation on arrays, at least one, and numbers."""
+    if type(operation) is Cast:
+        return cast(inputs[0], operation.dtype)
+    op, count = elementwise_primitive(operation), len(inputs)
+    if count == 2:
+        return binary(op, *inputs)
+    if count == 1:
+        x: Array = inputs[0]  # a sum of one
+        return x if operation.arguments[0][0] == "*" else unary(op, x)
+    if operation.conditions:
+        return chosen(op, *inputs)
+    found = inputs[0]
+    for each in inputs[1:]:
+        found = binary(op, found, each)
+    made: Array = found
+    return made
+
+
+def chosen(op: ElementwisePrimitive, condition: Any, x1: Any, x2: Any) -> Array:
+    """Record a choice between two operands by a condition."""
+    which = node_of(op.name, "condition", condition)
+    if which.dtype != np.bool_:
+        raise DTypeError(f"{op.name}: condition must be bool, got {which.dtype}")
+    one, other = pair(op.name, x1, x2)
+    shape = broadcast(op.name, which.shape, one.shape, other.shape)
+    return record(op, (which, one, other), shape, op.dtype(which.dtype, one.dtype, other.dtype))
+
+
+@lru_cache(maxsize=4_096)
+def _reduction(
+    kind: Any, axis: int | tuple[int, ...] | None, keepdims: bool, shape: tuple[int, ...], dtype: DType
+) -> tuple[ReductionPrimitive, tuple[int, ...], DType, tuple[Any, ...], Callable[..., Any] | None]:
+    """The primitive of a reduction, shape and dtype of its result, its parameters, and what computes it at once."""
+    axes = axes_of(kind.function_name, axis, len(shape))
+    op = reduction_primitive(kind, axes, keepdims)
+    [spec] = op.operation.infer(TensorSpec(shape, dtype))
+    params = axes, keepdims, spec.dtype
+    return op, spec.shape, spec.dtype, params, op.of_all(params)
+
+
+def reduced(kind: type[Reduction], x: Array, axis: int | Sequence[int] | None, keepdims: bool) -> Array:
+    """Record a reduction by a ufunc."""
+    node = node_of(kind.function_name, "x", x)
+    if axis is not None and type(axis) is not int:
+        axis = integers(axis)
+    keepdims = bool(keepdims)
+    op, shape, dtype, params, bound = _reduction(kind, axis, keepdims, node.shape, node.dtype)  # type: ignore[arg-type]
+    found: Array | None = desk.call(bound, x, is_view=False)
+    return record(op, (node,), shape, dtype, params, node.evaluator, node.size) if found is None else found
+
+
+# -- operations -------------------------------------------------------------------------------------------------
 
 
 def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
@@ -49,6 +260,8 @@ def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
     specs, primitive = prepared(operation, tuple([(node.shape, node.dtype) for node in nodes]))
     evaluator = nodes[0].evaluator if type(nodes[0]) is Record else None
     work = sum([node.size for node in nodes])
+    if type(operation) is Matmul and specs[0].shape:
+        work *= specs[0].shape[-1]
     params = primitive.again((), ())[1] if primitive.random else ()
     if len(specs) == 1:
         found = [record(primitive, nodes, *specs[0], params, evaluator, work)]
@@ -60,43 +273,6 @@ def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
     return found[0] if len(specs) == 1 else tuple(found)
 
 
-def matmul(x1: Array, x2: Array, /) -> Array:
-    """As `numpy.matmul`.
-
-    Raises:
-        ShapeError: if the lengths along which is summed differ, or an array is 0-d.
-    Gradient: da = g @ b.H; db = a.H @ g; summed over axes that were broadcast.
-    Example:
-        >>> xp.matmul(xp.asarray([[1, 2], [3, 4]]), xp.asarray([1, 10]))
-        Array([21, 43], dtype=int64)
-    """
-    found: Array | None = desk.product(x1, x2)
-    if found is not None:
-        return found
-    kind = Record.array_type
-    if type(x1) is not kind or type(x2) is not kind:
-        return product_of(x1, x2)
-    a, b = x1._node, x2._node
-    if a.dtype != b.dtype:
-        return product_of(x1, x2)
-    (spec,), primitive = _made(Matmul, (), a.shape, a.dtype, b.shape, b.dtype)
-    return record(primitive, (a, b), *spec, (), a.evaluator, a.size * (b.shape[-1] if len(b.shape) > 1 else 1))
-
-
-def matrix_transpose(x: Array, /) -> Array:
-    """The array with its last two axes exchanged.
-
-    Raises:
-        ShapeError: if there are fewer.
-
-    Example:
-        >>> xp.matrix_transpose(xp.asarray([[1, 2, 3]])).shape
-        (3, 1)
-    """
-    rank = len(x._node.shape) if type(x) is Record.array_type else 0
-    return applied_to(x, Transpose, (*range(rank - 2), rank - 1, rank - 2)) if rank > 1 else transpose_of(x)
-
-
 def applied_to(x: Array, make: Callable[..., Operation], *params: Any) -> Array:
     """Record an operation that reads one array, and is known by its class and parameters: the shortest way to do it.
 
@@ -104,42 +280,21 @@ def applied_to(x: Array, make: Callable[..., Operation], *params: Any) -> Array:
         DTypeError: if ``x`` is not an array.
         GraphError: as the operation's ``infer`` does.
     """
-    found: Array | None = desk.call(_at_once(make, params), x, is_view=True)
-    if found is not None:
-        return found
-    node = x._node if type(x) is Record.array_type else node_of(make.__name__.lower(), "x", x)
-    (spec,), primitive = _made(make, params, node.shape, node.dtype)
-    return record(primitive, (node,), spec.shape, spec.dtype, (), node.evaluator, node.size)
+    operation, at_once = _made(make, params)
+    found: Array | None = desk.call(at_once, x, is_view=True)
+    if found is None:
+        node_of(operation.function_name, "x", x)
+        found = applied(operation, (x,))
+    return found
 
 
 @lru_cache(maxsize=4_096)
-def _at_once(make: Callable[..., Operation], params: tuple[Any, ...]) -> Callable[..., Any] | None:
-    """The one call of NumPy that computes a view; None for other operations, and wrong ones."""
+def _made(make: Any, params: tuple[Any, ...]) -> tuple[Operation, Callable[..., Any] | None]:
+    """An operation, and the one call of NumPy that computes it, if it is a view and right."""
+    operation = make(*params)
     with suppress(Exception):
-        return VIEWS[make](make(*params)) if make in VIEWS else None
-    return None
-
-
-def applied_to_all(xs: Sequence[Array], make: Any, *params: Any) -> Array:
-    """The same for an operation that reads several arrays; any others are as for `applied`."""
-    kind = Record.array_type
-    nodes = tuple([x._node for x in xs if type(x) is kind])
-    types: list[Any] = []
-    work = 0
-    for node in nodes:
-        types += node.shape, node.dtype
-        work += node.size
-    if len(nodes) != len(xs) or not xs or (make.one_dtype and types.count(types[1]) != len(xs)):
-        found: Array = apply(make(*params), *xs)
-        return found
-    (spec,), primitive = _made(make, params, *types)
-    return record(primitive, nodes, spec.shape, spec.dtype, (), nodes[0].evaluator, work)
-
-
-@lru_cache(maxsize=16_384)
-def _made(make: Callable[..., Operation], params: tuple[Any, ...], *types: Any) -> _Prepared:
-    """``types``: a shape and a dtype for each input, in turn."""
-    return _prepare(make(*params), tuple(zip(types[::2], types[1::2], strict=True)))
+        return operation, VIEWS[make](operation) if make in VIEWS else None
+    return operation, None
 
 
 def _nodes(operation: Operation, inputs: Sequence[Any]) -> tuple[Input, ...]:
@@ -155,6 +310,8 @@ def _nodes(operation: Operation, inputs: Sequence[Any]) -> tuple[Input, ...]:
     return tuple(nodes)
 
 
+#: Types of an operation's results, and how arrays record it.
+_Prepared = tuple[tuple[TensorSpec, ...], OperationPrimitive]
 #: Shapes and dtypes of an operation's inputs.
 _Types = tuple[tuple[tuple[int, ...], DType], ...]
 
@@ -180,3 +337,99 @@ def prepared(operation: Operation, types: _Types) -> _Prepared:
         return _known(operation, types, exact_of(operation))
     except TypeError:  # an array among its parameters, or an input of a wrong dtype: that is said again
         return _prepare(operation, types)
+
+
+# -- parts ------------------------------------------------------------------------------------------------------
+
+
+def read_index(x: Array, key: Any) -> Array:
+    """``x[key]``. A mask's result has a shape that depends on values: it is computed at once.
+
+    A single element of an array whose value is there is read at once, too: to record and plan that would take longer.
+
+    Raises:
+        IndexError: if an index is out of bounds, or there are too many.
+    """
+    node = x._node
+    parts = key if type(key) is tuple else (key,)
+    is_there = type(node.value) is np.ndarray and default_place() is HOST and not desk.dry_runs
+    if is_there and len(parts) == len(node.shape) and {*map(type, parts)} == {int} and not node.evaluator.sequential:
+        return given(np.array(node.value[parts]), node.evaluator)  # type: ignore[index]
+    if type(key) is Record.array_type and key.dtype.kind in "iu" and key.shape and node.shape:
+        found: Array = applied(Take(0), (x, key))
+        return found
+    plain = _plain(parts, len(node.shape))
+    if plain is not None:
+        return applied_to(x, Slice, plain)
+    fixed, indices = _parsed(parts, len(node.shape))
+    if any(each.dtype.kind == "b" for each in indices):
+        values = [each._value() if type(each) is Record.array_type else each for each in indices]
+        if not node.evaluator.dry_run:
+            return given(np.array(x._value()[numpy_key(fixed, values)]), node.evaluator, place=node.place)
+        indices = values
+    return read(x, fixed, indices)
+
+
+def write_index(x: Array, key: Any, value: Any) -> Array:
+    """The array after ``x[key] = value``.
+
+    Raises:
+        IndexError: as for `read_index`.
+        ShapeError, DTypeError: if the value does not fit.
+    """
+    node = x._node
+    parts = key if type(key) is tuple else (key,)
+    plain = _plain(parts, len(node.shape))
+    indices: list[Any] = []
+    if plain is None:
+        plain, indices = _parsed(parts, len(node.shape))
+        part_shape("setitem", node.shape, plain, indices)
+    if type(value) is Record.array_type:
+        if not np.can_cast(value.dtype, node.dtype, "same_kind"):
+            raise DTypeError(f"assignment: expected {node.dtype}, got {value.dtype}")
+        written: Input = cast(value, node.dtype)._node
+    else:
+        written = value_of(value, node.dtype)
+    inputs = (node, written, *[each._node if type(each) is Record.array_type else each for each in indices])
+    primitive = _writing(plain, tuple([(each.shape, each.dtype) for each in inputs]))
+    return record(primitive, inputs, node.shape, node.dtype, (), node.evaluator)
+
+
+@lru_cache(maxsize=16_384)
+def _writing(key: Key, types: tuple[tuple[tuple[int, ...], Any], ...]) -> OperationPrimitive:
+    return prepared(Scatter(key), types)[1]
+
+
+def _parsed(parts: tuple[Any, ...], rank: int) -> tuple[Key, list[Any]]:
+    """A key with arrays; of integers whose values are there, single ones are plain integers."""
+    kind = Record.array_type
+    known = [type(p) is kind and p.dtype.kind in "iu" and not p.shape and p._node.done for p in parts]
+    found = parsed("getitem", tuple([int(p) if now else p for p, now in zip(parts, known, strict=True)]), rank)
+    for index in found[1]:
+        if index.dtype.kind not in "iub":
+            raise IndexError(f"an index must be of integers or bools, got an array of {index.dtype}")
+    return found
+
+
+def _plain(parts: tuple[Any, ...], rank: int) -> Key | None:
+    """A key without arrays, as `parsed` gives it; None for others, right or wrong."""
+    found: list[Any] = []
+    gap = -1
+    for part in parts:
+        if type(part) is slice:
+            start, stop, step = part.start, part.stop, part.step
+            if not (type(start) in _ENDS and type(stop) in _ENDS and type(step) in _ENDS):
+                return None
+            found.append((start, stop, step))
+        elif type(part) is int or part is None:
+            found.append(part)
+        elif part is ... and gap < 0:
+            gap = len(found)
+        else:
+            return None
+    if gap >= 0:
+        found[gap:gap] = [(None, None, None)] * (rank + found.count(None) - len(found))
+    return tuple(found)
+
+
+_ENDS = (int, type(None))

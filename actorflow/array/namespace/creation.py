@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.array.namespace.manipulation import broadcast_to, reshape
-from actorflow.array.namespace.operate import cast, node_of, value_of
+from actorflow.array.namespace.apply import cast, node_of, value_of
 from actorflow.array.namespace.types import checked_dtype
 from actorflow.array.record.placement import at, default_place, place_of, transfer
 from actorflow.array.record.primitives import Primitive, Value
@@ -20,6 +19,7 @@ from actorflow.core import desk
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.interchange import from_host_exchange, is_fixed
 from actorflow.ops import elementwise as ew
+from actorflow.ops.shaping import broadcast_to, reshape
 from actorflow.place import Place
 from actorflow.runtime.quiet import quiet
 from actorflow.spec import TensorSpec

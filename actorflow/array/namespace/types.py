@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.array.namespace.operate import cast, node_of
+from actorflow.array.namespace.apply import cast, node_of
 from actorflow.array.record.placement import default_place, place_of
 from actorflow.array.record.primitives import DType
 from actorflow.array.record.record import HOST, Record

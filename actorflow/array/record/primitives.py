@@ -85,6 +85,22 @@ class Primitive:
         """Computes the same from the inputs alone, an array of the recorded type; None if that is not one call."""
         return self.returns if shape else None
 
+    def called(self, params: Any, shape: tuple[int, ...], dtype: DType) -> Callable[..., Any]:
+        """Computes it from the inputs alone: an array of the recorded type, or several."""
+        bound = self.bound(params, shape)
+        if bound is not None:
+            return bound
+        if self.elementwise or self.into:
+
+            def into(*inputs: Any) -> Any:
+                out = np.empty(shape, dtype)
+                self.compute(*inputs, *params, out=out)
+                return out
+
+            return into
+        more = {"owned": False} if self.owns else {}
+        return lambda *inputs: as_recorded(self.compute(*inputs, *params, **more), shape, dtype)
+
 
 def as_recorded(found: Any, shape: tuple[int, ...], dtype: DType) -> Any:
     """Results of an operation, an array or a tuple of several: they must be of the types that were recorded.
@@ -367,11 +383,4 @@ class Numbered(Primitive):
     def __init__(self, op: Primitive, shape: tuple[int, ...], dtype: DType) -> None:
         self.numbered = op.operation
 
-        def compute(params: tuple[Any, ...], *inputs: Any) -> Any:
-            if not (op.elementwise or op.into):
-                return op.compute(*inputs, *params, **({"owned": False} if op.owns else {}))
-            out = np.empty(shape, dtype)
-            op.compute(*inputs, *params, out=out)
-            return out
-
-        super().__init__(op.name, compute, pure=False)
+        super().__init__(op.name, lambda params, *inputs: op.called(params, shape, dtype)(*inputs), pure=False)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from actorflow.array.record.primitives import PART, DType, Primitive, Value, as_recorded
+from actorflow.array.record.primitives import PART, DType, Primitive, Value
 from actorflow.core import Holder, Node, desk
 from actorflow.errors import GraphError, OpError, OutOfMemoryError
 from actorflow.graph.nodes import Site
@@ -351,13 +351,7 @@ def computed(
             return None
         values.append(value)
     try:
-        if op.returns is not None and shape:
-            out = quiet.run(op.returns, *values)
-        elif op.elementwise or op.into:
-            out = np.empty(shape, dtype)
-            quiet.run(op.compute, *values, *params, out=out)
-        else:
-            out = as_recorded(quiet.run(op.compute, *values, *params), shape, dtype)
+        out = quiet.run(op.called(params, shape, dtype), *values)
     except Exception:  # noqa: BLE001  it is raised where the value is asked for, as always
         return None
     if type(out) is not np.ndarray:  # several results

@@ -1,4 +1,4 @@
-"""Steps: records apart from their values, as structures, recipes and programs have them."""
+"""Steps: records apart from their values, as recipes and programs have them."""
 
 from __future__ import annotations
 

@@ -36,6 +36,7 @@ class Structure(NamedTuple):
 
 
 LEAF = Structure(None)
+_NUMPY = (np.ndarray, np.generic)
 
 
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
@@ -48,10 +49,15 @@ def _flatten(tree: Any, leaves: list[Any]) -> Structure:
     kind = type(tree)
     if kind is dict:
         return Structure(kind, tuple(tree), tuple([_flatten(each, leaves) for each in tree.values()]))
-    if kind in (tuple, list) or (isinstance(tree, tuple) and kind is not TensorSpec and hasattr(kind, "_fields")):
+    if kind in (tuple, list) or _is_named(tree):
         return Structure(kind, (), tuple([_flatten(each, leaves) for each in tree]))
     leaves.append(tree)
     return LEAF
+
+
+def _is_named(tree: Any) -> bool:
+    """Return whether it is a named tuple of the user's."""
+    return isinstance(tree, tuple) and hasattr(tree, "_fields") and type(tree) is not TensorSpec
 
 
 def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
@@ -96,33 +102,49 @@ def signature_of(function: Callable[..., Any]) -> inspect.Signature:
     return inspect.signature(function, **options)
 
 
-class NotArraysError(Exception):
-    """An argument has leaves that are not arrays."""
+def key_of(tree: Any, arrays: list[Array], name: str, takes_numbers: bool) -> Hashable:
+    """A key of an argument: its nesting, shapes and dtypes of arrays, and all other leaves; equal keys record the same.
 
-
-def key_of_arrays(tree: Any, leaves: list[Array]) -> Hashable:
-    """A key of the nesting, shapes and dtypes of arrays in a container: quicker than `Arguments`.
-
-    The arrays are added to ``leaves``.
-
+    Args:
+        tree: The argument; NumPy's arrays are taken as `asarray` does.
+        arrays: Where its arrays are added.
+        name: How messages begin.
+        takes_numbers: Whether Python's numbers are taken for arrays, too.
     Raises:
-        NotArraysError: if there is anything else, or a container that is not a plain tuple, list or dict.
+        DTypeError: if a leaf is neither an array nor hashable.
     """
     kind = type(tree)
     key: list[Any] = [kind]
     if kind is dict:
         key += len(tree), *tree
         tree = tree.values()
-    elif kind is not tuple and kind is not list:
-        raise NotArraysError
+    elif kind is not tuple and kind is not list and not _is_named(tree):
+        if isinstance(tree, _NUMPY) or (takes_numbers and isinstance(tree, float | complex)):
+            tree = asarray(tree)
+        if is_array(tree):
+            arrays.append(tree)
+            return tree._node.shape, tree._node.dtype
+        return _key_of_leaf(tree, name)
     for each in tree:
         if type(each) is Record.array_type:
-            leaves.append(each)
+            arrays.append(each)
             node = each._node
             key += node.shape, node.dtype
         else:
-            key.append(key_of_arrays(each, leaves))
+            key.append(key_of(each, arrays, name, takes_numbers))
     return tuple(key)
+
+
+def _key_of_leaf(leaf: Any, name: str) -> Hashable:
+    if isinstance(leaf, float | complex):
+        return type(leaf), repr(leaf)  # 0.0 equals -0.0
+    try:
+        hash(leaf)
+    except TypeError as error:
+        raise DTypeError(
+            f"{name}: an argument that is not an array must be hashable, got {type(leaf).__name__}"
+        ) from error
+    return type(leaf), leaf
 
 
 class Arguments:
@@ -146,38 +168,16 @@ class Arguments:
         for i, argument in enumerate((*args, dict(kwargs))):
             leaves, structure = flatten(argument)
             start = len(self.leaves)
-            kinds = (np.ndarray, np.generic, float, complex) if numbers(i) else (np.ndarray, np.generic)
+            kinds = (*_NUMPY, float, complex) if numbers(i) else _NUMPY
             self.leaves += [asarray(leaf) if isinstance(leaf, kinds) else leaf for leaf in leaves]
             self.spans.append((start, len(self.leaves), structure))
             structures.append(structure)
         self.structure = Structure(tuple, (), tuple(structures))
 
-    def key(self, name: str) -> Hashable:
-        """A key of structure, shapes, dtypes and all other leaves; equal keys record the same.
-
-        Raises:
-            DTypeError: if a leaf is neither an array nor hashable; the message begins with ``name``.
-        """
-        return self.structure, tuple([_key_of_leaf(leaf, name) for leaf in self.leaves])
-
     def call(self, function: Callable[..., Any], leaves: Iterable[Any]) -> Any:
         """Call a function with other leaves."""
         *args, kwargs = unflatten(self.structure, leaves)
         return function(*args, **kwargs)
-
-
-def _key_of_leaf(leaf: Any, name: str) -> Hashable:
-    if is_array(leaf):
-        return leaf._node.shape, leaf._node.dtype
-    if isinstance(leaf, float | complex | np.inexact):
-        return type(leaf), repr(leaf)  # 0.0 equals -0.0
-    try:
-        hash(leaf)
-    except TypeError as error:
-        raise DTypeError(
-            f"{name}: an argument that is not an array must be hashable, got {type(leaf).__name__}"
-        ) from error
-    return type(leaf), leaf
 
 
 class StandIns:

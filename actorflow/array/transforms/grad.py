@@ -1,30 +1,41 @@
-"""Gradients of functions of arrays: `grad` and `value_and_grad`."""
+"""Gradients of functions of arrays: `grad` and `value_and_grad`.
+
+The way back goes through records, by the rules of their operations. What a rule records are operations like any others,
+so that gradients have gradients, are fused and traced like everything else.
+
+Complex numbers follow PyTorch's convention: the gradient of a real loss by ``z = a + ib`` is ``dL/da + i dL/db``.
+"""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from functools import reduce
+from operator import add
 from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 
 from actorflow.array.array import Array
 from actorflow.array.namespace.creation import asarray, zeros_like
-from actorflow.array.record.record import Record, tracing
-from actorflow.array.transforms.backward import pull_back
+from actorflow.array.record.placement import TRANSFER
+from actorflow.array.record.primitives import PART
+from actorflow.array.record.record import SEVERAL, Record, given, parts_of, site_of, tracing
 from actorflow.array.transforms.calls import (
     Arguments,
-    NotArraysError,
     StandIns,
     Structure,
     flatten,
     is_array,
-    key_of_arrays,
+    key_of,
     unflatten,
 )
 from actorflow.array.transforms.recipe import Recipe
 from actorflow.errors import DTypeError, GraphError, ShapeError
+from actorflow.ops.backward import Backward
 from actorflow.ops.elementwise import copy
+from actorflow.ops.operation import Application
+from actorflow.ops.rows import fit
 from actorflow.runtime.recent import RecentCache
 
 #: Recipes that a function keeps.
@@ -106,34 +117,26 @@ def value_and_grad(
     wanted = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     name = getattr(function, "__name__", type(function).__name__)
     recipes: RecentCache[_Differentiated] = RecentCache(_MOST_RECIPES)
-    of_arrays: RecentCache[_Differentiated] = RecentCache(_MOST_RECIPES)  # the same, of calls with nothing but arrays
 
     def both(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        short = None
-        if cache and not kwargs:
-            arrays: list[Array] = []
-            try:
-                short = key_of_arrays(args, arrays)
-            except NotArraysError:
-                pass
-            else:
-                found = of_arrays.get(short)
-                if found is not None:
-                    return shown(*found(arrays))
         positions = [_position(i, len(args)) for i in wanted]
-        arguments = Arguments(args, kwargs, positions.__contains__)
-        key = arguments.key("grad") if cache else None
-        found = recipes.get(key) if cache else None
+        arrays: list[Array] = []
+        found = None
+        if cache:
+            key = (
+                *[key_of(each, arrays, "grad", i in positions) for i, each in enumerate(args)],
+                key_of(kwargs, arrays, "grad", takes_numbers=False) if kwargs else None,
+            )
+            found = recipes.get(key)
         if found is None:
+            arguments = Arguments(args, kwargs, positions.__contains__)
             found = _Differentiated.of(function, arguments, positions, has_aux)
             if cache:
                 found.check_arguments_only(name)
                 recipes.put(key, found)
-        if short is not None:
-            of_arrays.put(short, found)
-        return shown(*found([arguments.leaves[i] for i in found.arrays]))
-
-    def shown(value: Array, aux: Any, grads: list[Any]) -> tuple[Any, Any]:
+            else:
+                arrays = [each for each in arguments.leaves if is_array(each)]
+        value, aux, grads = found(arrays)
         return ((value, aux) if has_aux else value), grads[0] if isinstance(argnums, int) else tuple(grads)
 
     functools.update_wrapper(both, function, assigned=("__module__", "__name__", "__qualname__"), updated=())
@@ -197,14 +200,12 @@ class _Differentiated(NamedTuple):
     Attributes:
         recipe: The operations.
         read: An array whose value the function has asked for, and that it found around it; None if there was none.
-        arrays: Positions of the arguments' leaves that are arrays.
         grads: For each argument, which of its leaves have gradients, and how they are nested.
         aux: The other results, with `_ARRAY` for arrays, and how they are nested.
     """
 
     recipe: Recipe
     read: Record | None
-    arrays: list[int]
     grads: list[tuple[list[bool], Structure]]
     aux: tuple[list[Any], Structure]
 
@@ -234,7 +235,6 @@ class _Differentiated(NamedTuple):
         return cls(
             Recipe(inputs, [x._node for x in results], stand_ins.first, gradients),
             next((node for node in asked if node.number < stand_ins.first), None),
-            [i for i, leaf in enumerate(arguments.leaves) if is_array(leaf)],
             [([bool(_floating([node])) for node in by_leaf[start:end]], structure) for start, end, structure in spans],
             ([_ARRAY if is_array(each) else each for each in others], nesting),
         )
@@ -286,3 +286,86 @@ def _distinct(results: Sequence[Array], stand_ins: StandIns) -> list[Array]:
         found.append(x if made else copy(x))
         known.add(node)
     return found
+
+
+# -- the way back -----------------------------------------------------------------------------------------------
+
+
+def pull_back(y: Array, seed: Array, wanted: Sequence[Array]) -> list[Array | None]:
+    """The gradients of arrays, from that of a result that was computed from them.
+
+    Args:
+        y: The result, floating.
+        seed: Its gradient, of the same type.
+        wanted: What to differentiate by; none of them is computed from another.
+    Returns:
+        A gradient for each of ``wanted``, of its shape and dtype; None where it is zero.
+    Raises:
+        GraphError: if the result depends on none of ``wanted`` through floating arrays, or on one by an operation
+            without a gradient; it names the operation and the line that recorded it.
+    """
+    targets = {x._node for x in wanted}
+    active = _active(y._node, targets)
+    if not active and y._node not in targets:
+        raise GraphError("grad: the value does not depend on any argument to differentiate by, through floating arrays")
+    backward = Backward({*targets, *active}, _through, _total)
+    backward.seed(y._node, seed)
+    backward.walk(map(_Step, reversed(active)))
+    return [backward.grad(x._node) for x in wanted]
+
+
+class _Step:
+    """A record as the backward pass sees it. The gradient of several results is a dict of those by position."""
+
+    def __init__(self, node: Record) -> None:
+        assert node.op is not None
+        self.node = node
+        self.operation = None if node.op is PART or node.op is TRANSFER else node.op.operation
+        self.inputs = [each if isinstance(each, Record) else None for each in node.inputs]
+        self.outputs = (node,)
+
+
+def _active(result: Record, targets: set[Record]) -> list[Record]:
+    """The records between that depend on one of ``targets`` through floating arrays, in order."""
+    first = min((node.number for node in targets), default=0)
+    seen: set[Record] = set()
+    stack = [result]
+    while stack:
+        node = stack.pop()
+        if node not in seen and node not in targets and node.number > first:
+            seen.add(node)
+            stack.extend(each for each in node.inputs if type(each) is Record)
+    active = set(targets)
+    found = []
+    for node in sorted(seen, key=lambda node: node.number):
+        if node.dtype.kind in "fcO" and any(each in active for each in node.inputs if type(each) is Record):
+            active.add(node)
+            found.append(node)
+    return found
+
+
+def _total(node: Record, terms: list[Any]) -> Any:
+    grads = [grad for _, grad in terms]
+    if node.dtype != SEVERAL:
+        return reduce(add, grads)
+    parts = dict.fromkeys([i for grad in grads for i in grad])
+    return {i: reduce(add, [grad[i] for grad in grads if i in grad]) for i in parts}
+
+
+def _through(step: _Step, grads: list[Any], wanted: list[bool]) -> Sequence[Any]:
+    node, (grad,), op = step.node, grads, step.node.op
+    assert op is not None
+    if op is PART:
+        return [{node.params[0]: grad}]
+    if op is TRANSFER:
+        return [grad.to_device(node.params[0])]
+    operation = op.operation
+    if operation is None or not operation.differentiable:
+        raise GraphError(f"{operation or op.name} has no gradient; recorded at {site_of(node.origin)}")
+    inputs = [each.unheld() if isinstance(each, Record) else given(each, node.evaluator) for each in node.inputs]
+    outputs, by_output = [node.unheld()], grads
+    if node.dtype == SEVERAL:
+        outputs = parts_of(node, operation.infer(*[x.spec for x in inputs]))
+        by_output = [grad.get(i) for i in range(len(outputs))]
+    found = operation.gradient(Application(inputs, outputs, op.name), by_output, wanted)
+    return [None if g is None else fit(g, x) for x, g in zip(inputs, found, strict=True)]

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from sys import getrefcount
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import LARGE, PART, Numbered, Value, as_recorded
+from actorflow.array.record.primitives import LARGE, PART, Numbered, Value
 from actorflow.array.record.record import HOST, SEVERAL, InterruptedStepError, called
 from actorflow.array.record.steps import Step, reached
 from actorflow.array.transforms.to_graph import as_blob, translate
@@ -29,6 +29,9 @@ from actorflow.runtime.caller import CallError, CallersProgram
 from actorflow.runtime.program import Result
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import OpProfile
+
+if TYPE_CHECKING:
+    from actorflow.runtime.service import Service
 
 #: Elements from which on results have memory of the plan's: to allocate it takes no time for fewer.
 _LEAST = 1 << 13
@@ -72,34 +75,36 @@ class Given(NamedTuple):
     number: Value | None = None
 
 
-class _Translated:
-    """Some results of steps, as blobs of a graph.
+class Program:
+    """Some results of steps, as blobs of a graph, which the calling thread runs, or a service.
 
     Args:
-        graph: The graph.
         steps: In order.
         given: What is given.
         outputs: Positions of the results, which are steps'.
-        is_placed: Whether results are to live where their steps say.
+        is_served: Whether a service runs it; results live where their steps say then.
+        capture: As for `actorflow.Graph`.
 
     Attributes:
         graph: The graph.
-        feeds: Its sources, with their positions among what is given.
-        fetches: A blob for each result, or a tuple of them for one of several values.
-        fetched: All of these blobs.
     Raises:
         GraphError: if there is no such graph.
     """
 
     def __init__(
-        self, graph: Graph, steps: Sequence[Step], given: Sequence[Given], outputs: Sequence[int], is_placed: bool
+        self,
+        steps: Sequence[Step],
+        given: Sequence[Given],
+        outputs: Sequence[int],
+        is_served: bool = False,
+        capture: bool = False,
     ) -> None:
-        self.graph = graph
+        self.graph = graph = Graph("arrays", capture=capture) if is_served else Graph("arrays", trace_capacity=1)
         self._given: list[Any] = [
             each.number if each.number is not None else graph.blob(f"x{i}", *(each.spec or _OBJECT), each.place)
             for i, each in enumerate(given)
         ]
-        self._is_placed = is_placed
+        self._is_served = is_served
         self._ends: list[int] = []  # nodes made for a step have lower ids
         needed = reached(steps, outputs)
         known: dict[Any, Any] = {}
@@ -107,29 +112,69 @@ class _Translated:
         for i, step in enumerate(steps):
             self._blobs.append(self._blob(step, step.place or HOST, known) if i in needed else None)
             self._ends.append(graph.size)
-        self.feeds = [(i, blob) for i, blob in enumerate(self._given) if isinstance(blob, Blob)]
-        self.fetches = [self._result(self._blobs[i], steps[i].place or HOST) for i in outputs]
-        self.fetched = [*dict.fromkeys(blob for each in self.fetches for blob in _several(each))]
+        #: The sources, with their positions among what is given.
+        self._feeds = [(i, blob) for i, blob in enumerate(self._given) if isinstance(blob, Blob)]
+        #: A blob for each result, or a tuple of them for one of several values.
+        self._fetches = [self._result(self._blobs[i], steps[i].place or HOST) for i in outputs]
+        self._fetched = [*dict.fromkeys(blob for each in self._fetches for blob in _several(each))]
+        if is_served:
+            return
+        self._owned = [steps[i].op.elementwise or steps[i].op.into for i in outputs]
+        owned = {blob for blob, is_owned in zip(self._fetches, self._owned, strict=True) if is_owned}
+        self.program = CallersProgram(graph, [blob for _, blob in self._feeds], self._fetched, owned)
+        slots = {blob: i for i, blob in enumerate(self._fetched)}
+        self._slots = self._results(slots)  # positions of what is fetched
 
-    def results(self, values: Result | Mapping[Blob, Any]) -> list[Any]:
-        """The results, from the values of the blobs."""
-        return [tuple([values[x] for x in each]) if isinstance(each, tuple) else values[each] for each in self.fetches]
+    def __call__(self, values: Sequence[Any]) -> list[Any]:
+        """The results, as `CallersProgram` computes them.
+
+        Args:
+            values: What is given.
+        Raises:
+            StepError: if a step fails.
+        """
+        try:
+            fetched = self.program([values[i] for i, _ in self._feeds])
+        except CallError as error:
+            if isinstance(error.__cause__, InterruptedStepError) and error.__cause__.__cause__ is not None:
+                raise error.__cause__.__cause__ from None
+            raise StepError(self.position(error.op)) from error.__cause__
+        found = [tuple([fetched[k] for k in i]) if isinstance(i, tuple) else fetched[i] for i in self._slots]
+        for i, is_owned in enumerate(self._owned):
+            if not is_owned:
+                found[i] = _compact(found[i])
+        return found
+
+    async def serve(self, service: Service, values: Sequence[Any]) -> list[Any]:
+        """The results, as a service computes them."""
+        return self._results(await service.run(self.graph, {blob: values[i] for i, blob in self._feeds}, self._fetched))
+
+    @property
+    def profiles(self) -> dict[int, list[OpProfile]]:
+        """Profiles of the ops, by the position of the step that each was made for."""
+        known = self.graph.engine.profile if self._is_served else self.program.profiles
+        found: dict[int, list[OpProfile]] = {}
+        for op in self.graph.ops:
+            profile = known.get(op.id)
+            if profile is not None:
+                found.setdefault(self.position(op), []).append(profile)
+        return found
+
+    def step_of(self, error: OpError) -> int:
+        """The position of the step whose op has failed on a service."""
+        op = next((op for op in self.graph.ops if op.name == error.op.name), None)
+        return self.position(op) if op is not None else -1
+
+    def _results(self, values: Result | Mapping[Blob, Any]) -> list[Any]:
+        return [tuple([values[x] for x in each]) if isinstance(each, tuple) else values[each] for each in self._fetches]
 
     def position(self, op: Op) -> int:
         """The position of the step that an op was made for."""
         return min(bisect_right(self._ends, op.id), len(self._ends) - 1)
 
-    def _by_step(self, profile_of: Callable[[int], OpProfile | None]) -> dict[int, list[OpProfile]]:
-        found: dict[int, list[OpProfile]] = {}
-        for op in self.graph.ops:
-            profile = profile_of(op.id)
-            if profile is not None:
-                found.setdefault(self.position(op), []).append(profile)
-        return found
-
     def _result(self, found: Any, place: Place) -> Any:
         """A result as a blob that the graph computes, where its value is to live; of several, all."""
-        if not self._is_placed:
+        if not self._is_served:
             return found
         return (
             tuple([self._at_place(x, place) for x in found])
@@ -158,9 +203,9 @@ class _Translated:
     def _made(self, step: Step, place: Place, inputs: list[Any]) -> Any:
         if step.op is PART and isinstance(inputs[0], tuple):
             return inputs[0][step.params[0]]
-        if step.op is PART and self._is_placed and inputs[0].dtype != _OBJECT.dtype:
+        if step.op is PART and self._is_served and inputs[0].dtype != _OBJECT.dtype:
             return inputs[0]
-        if step.op is TRANSFER and self._is_placed:
+        if step.op is TRANSFER and self._is_served:
             return self._at_place(inputs[0], place)
         with self.graph.at(place):
             return self._computed(step, place, inputs)
@@ -176,67 +221,8 @@ class _Translated:
         results: tuple[TensorSpec, ...] = (spec,)
         if isinstance(step.op, Numbered) and step.dtype == SEVERAL:
             results = step.op.numbered.infer(*[TensorSpec(x.shape, x.dtype) for x in inputs[1:]])
-        operation = Recorded(_call_of(step), results)
+        operation = Recorded(step.op.called(step.params, step.shape, step.dtype), results)
         return self.graph.apply(operation, *[as_blob(self.graph, each) for each in inputs], name=step.name)
-
-
-class Program(_Translated):
-    """Some results of steps, computed by the thread that calls it; arguments are those of `_Translated`.
-
-    Attributes:
-        profiles: Of the ops, by the position of the step that each was made for.
-    """
-
-    def __init__(self, steps: Sequence[Step], given: Sequence[Given], outputs: Sequence[int]) -> None:
-        super().__init__(Graph("arrays", trace_capacity=1), steps, given, outputs, is_placed=False)
-        self._owned = [steps[i].op.elementwise or steps[i].op.into for i in outputs]
-        owned = {blob for blob, is_owned in zip(self.fetches, self._owned, strict=True) if is_owned}
-        self.program = CallersProgram(self.graph, [blob for _, blob in self.feeds], self.fetched, owned)
-        self.profiles = self._by_step(self.program.profiles.get)
-        slots = {blob: i for i, blob in enumerate(self.fetched)}
-        self._slots = self.results(slots)  # positions of what is fetched
-
-    def __call__(self, values: Sequence[Any]) -> list[Any]:
-        """The results, as `CallersProgram` computes them.
-
-        Args:
-            values: What is given.
-        Raises:
-            StepError: if a step fails.
-        """
-        try:
-            fetched = self.program([values[i] for i, _ in self.feeds])
-        except CallError as error:
-            if isinstance(error.__cause__, InterruptedStepError) and error.__cause__.__cause__ is not None:
-                raise error.__cause__.__cause__ from None
-            raise StepError(self.position(error.op)) from error.__cause__
-        found = [tuple([fetched[k] for k in i]) if isinstance(i, tuple) else fetched[i] for i in self._slots]
-        for i, is_owned in enumerate(self._owned):
-            if not is_owned:
-                found[i] = _compact(found[i])
-        return found
-
-
-class Compiled(_Translated):
-    """Some results of steps, as a graph that a service runs.
-
-    Args:
-        steps, given, outputs: As for `_Translated`.
-        capture: As for `actorflow.Graph`.
-    """
-
-    def __init__(self, steps: Sequence[Step], given: Sequence[Given], outputs: Sequence[int], capture: bool) -> None:
-        super().__init__(Graph("arrays", capture=capture), steps, given, outputs, is_placed=True)
-
-    @property
-    def profiles(self) -> dict[int, list[OpProfile]]:
-        """Profiles of the ops, by the position of the step that each was made for."""
-        return self._by_step(self.graph.engine.profile.get)
-
-    def step_of(self, error: OpError) -> int:
-        """The position of the step whose op has failed."""
-        op = next((op for op in self.graph.ops if op.name == error.op.name), None)
-        return self.position(op) if op is not None else -1
 
 
 def _is_called(step: Step, inputs: Sequence[Any]) -> bool:
@@ -245,24 +231,6 @@ def _is_called(step: Step, inputs: Sequence[Any]) -> bool:
         return step.op.bound(step.params, step.shape) is not None
     most = max([prod(step.shape), *[each.spec.size if isinstance(each, Blob) else each.size for each in inputs]])
     return most < (LARGE if step.op.reduction else _LEAST)
-
-
-def _call_of(step: Step) -> Callable[..., Any]:
-    """What computes a step from its inputs."""
-    op, params, shape, dtype = step.op, step.params, step.shape, step.dtype
-    bound = op.bound(params, shape)
-    if bound is not None:
-        return bound
-    if op.elementwise or op.into:
-
-        def into(*inputs: Any) -> Any:
-            out = np.empty(shape, dtype)
-            op.compute(*inputs, *params, out=out)
-            return out
-
-        return into
-    more = {"owned": False} if op.owns else {}
-    return lambda *inputs: as_recorded(op.compute(*inputs, *params, **more), shape, dtype)
 
 
 def _several(found: Any) -> tuple[Any, ...]:
