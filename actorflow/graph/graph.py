@@ -1120,7 +1120,13 @@ class Graph:
         return self.compile(fetch, axes=axes).footprint()
 
     async def run(
-        self, feeds: Feeds | None = None, *, fetch: Fetch = None, timeout: float | None = None, atomic: bool = False
+        self,
+        feeds: Feeds | None = None,
+        *,
+        fetch: Fetch = None,
+        timeout: float | None = None,
+        atomic: bool = False,
+        partial: bool = False,
     ) -> Result:
         """Run one frame of the graph and return what was fetched.
 
@@ -1136,13 +1142,16 @@ class Graph:
                 everything is run and the `sinks` are returned.
             timeout: Longest time of the run in seconds; it goes on while the graph is paused.
             atomic: Commit all variables' updates together at the end of the run, or none of them.
+            partial: Go on when an op fails, without what depends on it: the result has what does not, and the errors of
+                the rest, by name, in `Result.errors`. Variables whose updates depend on the op keep their values. An
+                op's ``timeout`` counts when its call has ended, and ops are not joined into one pass.
         Returns:
             The fetched values, by blob or by name.
         Raises:
             FeedError, ShapeError, DTypeError: if the feeds do not fit.
             GraphError, KernelNotFoundError, DeviceError: as for `compile`.
             OpError: if an op fails; the first failure wins, the rest of the frame is cancelled, and the graph stays
-                usable.
+                usable. With ``partial`` it is raised by ``result[y]``.
             RunTimeoutError: after ``timeout``, listing what the run waited for.
             RunCancelledError: if `cancel` has ended the run.
             StallError: after the graph's ``stall_limit`` without progress, likewise.
@@ -1166,10 +1175,20 @@ class Graph:
             timeout = time_limit("timeout", timeout)
         if atomic is not False:
             atomic = flag("atomic", atomic)
+        if partial is not False:
+            partial = self._partial(partial, atomic)
         engine = self._runnable() if self.parent is not None or self._engine is None else self._engine
-        return await engine.run(feeds, None if fetch is None else targets_of(fetch), timeout, atomic)
+        return await engine.run(feeds, None if fetch is None else targets_of(fetch), timeout, atomic, partial)
 
-    def run_sync(self, feeds: Feeds | None = None, *, fetch: Fetch = None) -> Result:
+    def _partial(self, partial: bool, atomic: bool) -> bool:
+        """Check that the graph can go on without what fails."""
+        if flag("partial", partial) and atomic:
+            raise GraphError("partial=True keeps what does not depend on a failure, atomic=True keeps all or nothing")
+        if partial and self.world.size > 1:
+            raise GraphError(f"graph {self.root.name!r} runs on {self.world.size} ranks: partial=True is for one")
+        return partial
+
+    def run_sync(self, feeds: Feeds | None = None, *, fetch: Fetch = None, partial: bool = False) -> Result:
         """`run` for scripts: starts an event loop, runs one frame, and closes the loop.
 
         Several threads may call it at once, as those of Flask and Django do: their frames overlap on one loop, and each
@@ -1191,7 +1210,7 @@ class Graph:
             raise RuntimeError("graph.run_sync() inside a running event loop would block it: use await graph.run(...)")
         if self.paused is not None:
             raise GraphError(f"graph {self.name!r} is {self.paused}: run_sync() would wait for ever, resume() it first")
-        return self._runnable().turns.run(self.run(feeds, fetch=fetch))
+        return self._runnable().turns.run(self.run(feeds, fetch=fetch, partial=partial))
 
     def stream(
         self,
@@ -1200,6 +1219,7 @@ class Graph:
         fetch: Fetch = None,
         in_flight: int = 1,
         atomic: bool = False,
+        partial: bool = False,
     ) -> FrameStream:
         """Run one frame per feed and yield the results in order.
 
@@ -1208,7 +1228,7 @@ class Graph:
                 room for a further frame, so a slow consumer slows its source down.
             fetch: As for `run`.
             in_flight: Most frames that overlap; the attribute of this name of the returned stream changes it.
-            atomic: As for `run`.
+            atomic, partial: As for `run`.
         Returns:
             An async generator of results.
         Raises:
@@ -1230,7 +1250,8 @@ class Graph:
         """
         from actorflow.runtime.stream import FrameStream
 
-        return FrameStream(self._runnable(), feeds, targets_of(fetch), in_flight, flag("atomic", atomic))
+        partial = self._partial(partial, flag("atomic", atomic))
+        return FrameStream(self._runnable(), feeds, targets_of(fetch), in_flight, atomic, partial)
 
     def batched(
         self,
