@@ -1136,7 +1136,8 @@ class Graph:
         Args:
             feeds: Arrays for the `sources`, by blob or by name. They are used without a copy, and never changed: do not
                 change them before `run` returns. An array's dtype is only widened (float64 is not taken for float32),
-                Python numbers take that of the blob.
+                Python numbers take that of the blob. A blob that ops write may be fed, too: ops that nothing else
+                needs are not run then, and nor need their sources be fed.
             fetch: Blobs whose values are returned, and ops or sub-graphs to run besides: one, its name, or several of
                 these; only what they need is run. A variable gives its value before the frame's updates. By default
                 everything is run and the `sinks` are returned.
@@ -1270,6 +1271,7 @@ class Graph:
         fixed: Mapping[Any, npt.ArrayLike] | None = None,
         max_sessions: int = 1024,
         max_cells: int | None = None,
+        feeds: Iterable[Blob | str] = (),
     ) -> Batcher:
         """Compute the requests of many callers in few frames, each caller's rows beside those of others.
 
@@ -1312,6 +1314,7 @@ class Graph:
             max_sessions: Most sessions that are open, see `Batcher.session`.
             max_cells: Most rows of a frame times the lengths of their other open axes, so that long requests, as what a
                 model of language reads first, do not hold up others; a single row may have more. None for any number.
+            feeds: Blobs that requests feed although ops write them; these ops are left out, see `run`.
         Returns:
             An async context manager that takes requests; `Batcher.run` says how.
         Raises:
@@ -1337,7 +1340,7 @@ class Graph:
         how = max_rows, max_wait, buckets or (), queue_rows, key, pad, in_flight, isolate, max_sessions, max_cells
         axis = None if axis is None else text("axis", axis)
         given = [{} if each is None else each for each in (state, fixed)]
-        rows = Rows(self._runnable(), targets_of(fetch), axis, *given)
+        rows = Rows(self._runnable(), targets_of(fetch), axis, *given, tuple(feeds))
         return Batcher(rows, BatchOptions(*how))
 
     def trim(self) -> None:

@@ -28,6 +28,7 @@ from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.graph.options import FiniteCheck
 from actorflow.loop import Steps, at_once, end, ended_with, in_slices, wait_out
 from actorflow.ops.cpu.buffers import forget_scratch
+from actorflow.ops.fills import Constant
 from actorflow.ops.function import Function
 from actorflow.ops.operation import KEPT
 from actorflow.ops.transfer import Receive, Send, Transfer
@@ -60,8 +61,9 @@ _log = logging.getLogger("actorflow")
 
 Feeds = Mapping[Any, npt.ArrayLike]
 Fetch = Iterable[Blob | Op | Graph | str] | None
-#: Targets, what is looked for in results, lengths of open axes, what is kept for taps, whether failures are confined.
-_Key = tuple[tuple[Any, ...] | None, FiniteCheck | None, Lengths | None, tuple[Blob, ...], bool]
+#: Targets, what is looked for in results, lengths of open axes, what is kept for taps, what is fed though ops write it,
+#: whether failures are confined.
+_Key = tuple[tuple[Any, ...] | None, FiniteCheck | None, Lengths | None, tuple[Blob, ...], tuple[Blob, ...], bool]
 
 #: How often a graph may have more nodes than in the run before, until that is taken for a mistake.
 _MOST_GROWTHS = 100
@@ -141,7 +143,8 @@ class Engine:
         self._newest: Program | None = None  # the last of them
         self._planned: dict[_Key, Plan] = {}  # plans that programs will be made of, made ahead of time
         self._habits = _Habits(graph.size)
-        self._axes: dict[tuple[Any, ...] | None, OpenAxes | None] = {}  # by targets
+        self._axes: dict[tuple[tuple[Any, ...] | None, tuple[Blob, ...]], OpenAxes | None] = {}
+        self._sources: set[Blob | str] = set()  # blobs that no op writes, and their names
         self._is_open = False  # whether it has open axes anywhere
         self._is_shared = True  # with other ranks, until the graph's world has been asked
         self._revision = self._order = -1
@@ -187,7 +190,7 @@ class Engine:
         known, lengths = self._open_axes(targets) if self._is_open else None, None
         if known is not None or axes:
             lengths = (known or OpenAxes(self.graph.name, (), ())).checked(axes or {})
-        return targets, self.graph._check_here(), lengths, (), False
+        return targets, self.graph._check_here(), lengths, (), (), False
 
     async def warm_up(self, fetch: Fetch, axes: Mapping[str, int] | None, timeout_s: float | None) -> bool:
         """Have ready what the first runs would wait for; see `Graph.warm_up`."""
@@ -222,17 +225,39 @@ class Engine:
         if self._revision != self.graph.revision or self._order != self.resources.order:
             self._notice()
         targets = None if fetch is None else tuple(fetch)
-        axes = self._open_axes(targets) if self._is_open else None
+        fed: tuple[Blob, ...] = ()
+        if (type(feeds) is not dict or not self._sources.issuperset(feeds)) and isinstance(feeds, Mapping):
+            fed = self.between(feeds)
+        axes = self._open_axes(targets, fed) if self._is_open else None
         taps = self.resources.taps
         tapped = taps.due(self.next_number, self._now_s()) if taps.open else ()
         if axes is not None and not lengths:
             try:
                 lengths = axes.of(feeds)
             except FeedError:
-                for key in feeds:
-                    check_unneeded(self.graph, key)  # a name that is misspelled says more than a length that is missing
+                for key in feeds:  # a name that is misspelled says more than a length that is missing
+                    if self.graph._find(key) not in fed:
+                        check_unneeded(self.graph, key)
                 raise
-        return targets, self.graph._check_here(), None if axes is None else lengths, tapped, is_partial
+        return targets, self.graph._check_here(), None if axes is None else lengths, tapped, fed, is_partial
+
+    def between(self, keys: Iterable[Any]) -> tuple[Blob, ...]:
+        """The blobs among what is fed that ops would write, and that ops read.
+
+        Raises:
+            FeedError: for what is computed inside a branch or a loop.
+        """
+        found = set()
+        for key in keys if self.graph.world.size == 1 else ():
+            blob = self.graph._find(key)
+            if not isinstance(blob, Blob) or isinstance(blob, Variable) or not blob.producers or not blob.consumers:
+                continue  # a source, or wrong, as `Program.feed` says
+            if blob.graph.body is not None:
+                name = blob.graph.body.scope.name
+                raise FeedError(f"cannot feed blob {blob.name!r}: it is computed in each call of {name!r}")
+            if type(blob.producers[0].operation) is not Constant:
+                found.add(blob)
+        return tuple(sorted(found, key=lambda blob: blob.id))
 
     def _common_axes(self, fetch: Fetch) -> OpenAxes | None:
         """The open axes, if there are any that all ranks must agree on the lengths of."""
@@ -251,6 +276,8 @@ class Engine:
             # Asked once: to look at all operations of a large graph would be felt, and lengths come from blobs.
             lengths: Iterable[Any] = (n for blob in self.graph.blobs for n in blob.spec.shape)
             self._is_open = any(isinstance(n, Length) for n in lengths)
+            sources = [blob for blob in self.graph.blobs if not blob.producers]
+            self._sources = {*sources, *[blob.name for blob in sources]}
             resources.common_budget()
             resources.forget_constants()
             if resources.monitor is not None and len(resources.monitor.states) < self.graph.size:
@@ -291,16 +318,17 @@ class Engine:
                 pool.trim()
         give_back_to_system()
 
-    def _open_axes(self, targets: tuple[Any, ...] | None) -> OpenAxes | None:
+    def _open_axes(self, targets: tuple[Any, ...] | None, fed: tuple[Blob, ...] = ()) -> OpenAxes | None:
         """The open axes of the part that targets need; None if there are none."""
-        if targets not in self._axes:
-            ops, fetched = chosen(self.graph, self._resolved(targets))
+        key = targets, fed
+        if key not in self._axes:
+            ops, fetched = chosen(self.graph, self._resolved(targets), fed)
             crosses = self.graph.world.size > 1 and bool(ranks_of_edges(ops, fetched, frozenset()))
-            axes = OpenAxes(self.graph.name, ops, fetched, crosses)
+            axes = OpenAxes(self.graph.name, ops, fetched, crosses, fed)
             if len(self._axes) >= self.graph.options.max_plans:
                 self._axes.clear()
-            self._axes[targets] = axes if axes.names else None
-        return self._axes[targets]
+            self._axes[key] = axes if axes.names else None
+        return self._axes[key]
 
     def _resolved(self, targets: tuple[Any, ...] | None) -> list[Blob | Op | Graph] | None:
         return None if targets is None else [self.graph.resolve(target) for target in targets]
@@ -311,6 +339,7 @@ class Engine:
         check: FiniteCheck | None,
         lengths: Lengths | None,
         tapped: tuple[Blob, ...],
+        fed: tuple[Blob, ...],
         is_partial: bool,
     ) -> Steps[Plan]:
         fuse = self._fuses and check is None and not is_partial
@@ -320,6 +349,7 @@ class Engine:
             fuse=fuse,
             lengths=lengths,
             tapped=tapped,
+            fed=fed,
             at_home=self.resources.are_shared,
         )
         plan.check, plan.is_partial = check, is_partial

@@ -560,7 +560,9 @@ def check_unneeded(graph: Graph, key: Any) -> None:
     if isinstance(blob, Variable):
         raise FeedError(f"cannot feed variable {blob.name!r}: assign its .value")
     if blob.producers:
-        raise FeedError(f"cannot feed blob {blob.name!r}: op {blob.producers[0].name!r} writes it")
+        ranks = graph.world.size
+        why = "nothing that is run reads it" if ranks == 1 else f"{ranks} ranks run the graph"
+        raise FeedError(f"cannot feed blob {blob.name!r}: op {blob.producers[0].name!r} writes it, and {why}")
 
 
 def _parted(values: list[Any], index: int) -> Any:
