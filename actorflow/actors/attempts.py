@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 
 from actorflow.actors.dispatcher import ENDS_PROGRAM
 from actorflow.errors import OpTimeoutError
+from actorflow.graph.options import Attempts
 from actorflow.loop import end
 
 if TYPE_CHECKING:
     from actorflow.actors.frame import Frame
     from actorflow.actors.op import OpActor
     from actorflow.devices.base import Fence
-    from actorflow.graph.options import Attempts
+
+#: The policy of an op that is tried once, in its own time.
+ONCE = Attempts(None, 0, 0.0)
 
 
 class OpAttempts:
@@ -83,7 +86,8 @@ class OpAttempts:
             end(running)
         elif not running.done:
             self._expired.add(frame)
-            frame.stop_with(self._timeout_error(), at_once=True)
+            if frame.failures is None:
+                frame.stop_with(self._timeout_error(), at_once=True)
 
     def _timeout_error(self) -> OpTimeoutError:
         assert self.policy.timeout_s is not None

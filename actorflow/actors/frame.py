@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from actorflow import core
-from actorflow.actors.dispatcher import leave_loop
+from actorflow.actors.dispatcher import ENDS_PROGRAM, leave_loop
 from actorflow.core import FrameState
 from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledError, listed, text_of
 from actorflow.graph.nodes import PACKAGE
@@ -145,6 +145,8 @@ class Frame(core.Frame):
         error: Error that it has failed with, until the frame has ended and the caller has it: by its traceback an error
             refers to its frame, so that one that kept it would live on, with all that was fed, until the garbage
             collector comes.
+        failures: In a frame that goes on without what has failed, the error of each op that has, by its name, and of
+            each slot that has no value for it; None in others, which a failure ends.
         items: Results of a frame that has one for each item of an op that emits; None where it has one result.
         serial: Number among the frames that exchange messages with other ranks.
         spans: Makes spans of it, if wanted.
@@ -160,6 +162,7 @@ class Frame(core.Frame):
     error: ActorflowError | None = None
     #: Resolved when it has ended, once somebody has asked for it: most frames have ended before anybody waits.
     _ended: asyncio.Future[None] | None = None
+    failures: dict[int | str, OpError] | None = None
     items: Any = None
     _is_told = False  # whether the caller has the error, or does not want it any more
     serial = -1
@@ -266,17 +269,41 @@ class Frame(core.Frame):
         if self.state is RUNNING:
             _trim(cause)
             inputs = [self.values[blob.slot] for blob in actor.inputs]
-            self.stop_with(actor.error_of(cause, inputs, self.number, node))
+            self.stop_by(actor, actor.error_of(cause, inputs, self.number, node))
+
+    def stop_by(self, actor: OpActor, error: OpError) -> None:
+        """Fail with the error of an op, or go on without what depends on it."""
+        if self.failures is None or isinstance(error.__cause__, ENDS_PROGRAM):
+            self.stop_with(error)
+        elif self.state is RUNNING:
+            self._locate(error)
+            self.failures[error.op_name] = error
+            self.go_on_without(actor, error)
+
+    def go_on_without(self, actor: OpActor, error: OpError) -> None:
+        """Tell what follows an op that its outputs will not be there; each op that reads them leaves itself out."""
+        assert self.failures is not None
+        self.failures.update(dict.fromkeys([blob.slot for blob in actor.outputs], error))
+        self.announce(actor.followers, None)
+        if self.budget is not None:
+            self.budget.ended(self, actor)
+        if actor.ends:
+            self.close_end()
+        self.wake()
+
+    def _locate(self, error: OpError) -> None:
+        """Say in which frame an op has failed."""
+        error.frame, error.updated = self.number, tuple(self.updated)
+        error.add_note(f"in frame {self.number}")
+        if self.lengths:
+            error.args = (f"{error}\n  with {said(self.lengths)}",)
 
     def stop_with(self, error: ActorflowError, at_once: bool = False) -> None:
         """Fail for a reason; ``at_once`` tells the caller without waiting for threads."""
         if self.state is RUNNING:
             self.error = error
             if isinstance(error, OpError):
-                error.frame, error.updated = self.number, tuple(self.updated)
-                error.add_note(f"in frame {self.number}")
-                if self.lengths:
-                    error.args = (f"{error}\n  with {said(self.lengths)}",)
+                self._locate(error)
             self._stop(FrameState.FAILED)
             if at_once:
                 self._resolve()
@@ -339,7 +366,7 @@ class Frame(core.Frame):
     def _drop_error(self) -> None:
         self._is_told = True
         if not self.outstanding:  # else the observer has yet to be told of it
-            self.error = None
+            self.error = self.failures = None
 
     @property
     def tasks(self) -> set[asyncio.Task[Any]]:
@@ -407,7 +434,7 @@ class Frame(core.Frame):
             self.fences = {}
             self.spans = None
             if self._is_told:
-                self.error = None
+                self.error = self.failures = None
 
     def _give_back(self) -> None:
         if self.budget is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import numpy as np
 
 from actorflow import core
-from actorflow.actors.attempts import OpAttempts
+from actorflow.actors.attempts import ONCE, OpAttempts
 from actorflow.actors.blob import BlobActor, UpdateActor, deliver
 from actorflow.actors.finite import Look, look
 from actorflow.actors.frame import Frame
@@ -148,6 +148,12 @@ class OpActor(core.Op, ABC):
         shares = [*accumulate(self.times())]
         self.shares = [share / shares[-1] for share in shares]
 
+    def confine(self) -> None:
+        """Keep a failure of a frame to what depends on it: nothing is called, or announced, ahead of its inputs."""
+        self.goes_on = False
+        if self.attempts is None:
+            self.attempts = OpAttempts(self, ONCE)
+
     def move_to(self, lane: Lane, trace: Trace) -> None:
         """Run on another lane from now on, of the same device."""
         self.key = trace.key(self.node_id, trace.track_of(self.key).removesuffix(self.lane.name) + lane.name)
@@ -206,6 +212,10 @@ class OpActor(core.Op, ABC):
     def fire(self, frame: Frame) -> int:
         if frame.halted:
             return 0
+        if frame.failures:
+            for blob in self.inputs:
+                if blob.slot in frame.failures:
+                    return self._leave_out(frame, frame.failures[blob.slot])
         fences = None
         if frame.fences:
             fences = frame.fences.pop(self, None)
@@ -225,9 +235,20 @@ class OpActor(core.Op, ABC):
                 return clock_ns()
             if turnstile.running > 1:  # frames before this one are still on the lane: do not overtake them
                 return self.begin(frame)
-        if fences or self.attempts is not None or (self.cost_ns > self.inline_ns and not self._stays(frame)):
+        is_watched = self.attempts is not None and self.attempts.policy is not ONCE
+        if fences or is_watched or (self.cost_ns > self.inline_ns and not self._stays(frame)):
             return self.begin(frame)
         return self.call(frame)
+
+    def _leave_out(self, frame: Frame, error: OpError) -> int:
+        """Do nothing, as something that is read has failed."""
+        if self.turnstile is not None:
+            self.turnstile.skip(frame)
+        for blob in self.freed:
+            if frame.read(blob.slot) and frame.values[blob.slot] is not None:
+                blob.drop(frame)
+        frame.go_on_without(self, error)
+        return clock_ns()
 
     def _stays(self, frame: Frame) -> bool:
         """Return whether a long call is for the loop all the same: to hand it over would take nearly as long.

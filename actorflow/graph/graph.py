@@ -1120,7 +1120,13 @@ class Graph:
         return self.compile(fetch, axes=axes).footprint()
 
     async def run(
-        self, feeds: Feeds | None = None, *, fetch: Fetch = None, timeout: float | None = None, atomic: bool = False
+        self,
+        feeds: Feeds | None = None,
+        *,
+        fetch: Fetch = None,
+        timeout: float | None = None,
+        atomic: bool = False,
+        partial: bool = False,
     ) -> Result:
         """Run one frame of the graph and return what was fetched.
 
@@ -1130,19 +1136,23 @@ class Graph:
         Args:
             feeds: Arrays for the `sources`, by blob or by name. They are used without a copy, and never changed: do not
                 change them before `run` returns. An array's dtype is only widened (float64 is not taken for float32),
-                Python numbers take that of the blob.
+                Python numbers take that of the blob. A blob that ops write may be fed, too: ops that nothing else
+                needs are not run then, and nor need their sources be fed.
             fetch: Blobs whose values are returned, and ops or sub-graphs to run besides: one, its name, or several of
                 these; only what they need is run. A variable gives its value before the frame's updates. By default
                 everything is run and the `sinks` are returned.
             timeout: Longest time of the run in seconds; it goes on while the graph is paused.
             atomic: Commit all variables' updates together at the end of the run, or none of them.
+            partial: Go on when an op fails, without what depends on it: the result has what does not, and the errors of
+                the rest, by name, in `Result.errors`. Variables whose updates depend on the op keep their values. An
+                op's ``timeout`` counts when its call has ended, and ops are not joined into one pass.
         Returns:
             The fetched values, by blob or by name.
         Raises:
             FeedError, ShapeError, DTypeError: if the feeds do not fit.
             GraphError, KernelNotFoundError, DeviceError: as for `compile`.
             OpError: if an op fails; the first failure wins, the rest of the frame is cancelled, and the graph stays
-                usable.
+                usable. With ``partial`` it is raised by ``result[y]``.
             RunTimeoutError: after ``timeout``, listing what the run waited for.
             RunCancelledError: if `cancel` has ended the run.
             StallError: after the graph's ``stall_limit`` without progress, likewise.
@@ -1166,10 +1176,20 @@ class Graph:
             timeout = time_limit("timeout", timeout)
         if atomic is not False:
             atomic = flag("atomic", atomic)
+        if partial is not False:
+            partial = self._partial(partial, atomic)
         engine = self._runnable() if self.parent is not None or self._engine is None else self._engine
-        return await engine.run(feeds, None if fetch is None else targets_of(fetch), timeout, atomic)
+        return await engine.run(feeds, None if fetch is None else targets_of(fetch), timeout, atomic, partial)
 
-    def run_sync(self, feeds: Feeds | None = None, *, fetch: Fetch = None) -> Result:
+    def _partial(self, partial: bool, atomic: bool) -> bool:
+        """Check that the graph can go on without what fails."""
+        if flag("partial", partial) and atomic:
+            raise GraphError("partial=True keeps what does not depend on a failure, atomic=True keeps all or nothing")
+        if partial and self.world.size > 1:
+            raise GraphError(f"graph {self.root.name!r} runs on {self.world.size} ranks: partial=True is for one")
+        return partial
+
+    def run_sync(self, feeds: Feeds | None = None, *, fetch: Fetch = None, partial: bool = False) -> Result:
         """`run` for scripts: starts an event loop, runs one frame, and closes the loop.
 
         Several threads may call it at once, as those of Flask and Django do: their frames overlap on one loop, and each
@@ -1191,7 +1211,7 @@ class Graph:
             raise RuntimeError("graph.run_sync() inside a running event loop would block it: use await graph.run(...)")
         if self.paused is not None:
             raise GraphError(f"graph {self.name!r} is {self.paused}: run_sync() would wait for ever, resume() it first")
-        return self._runnable().turns.run(self.run(feeds, fetch=fetch))
+        return self._runnable().turns.run(self.run(feeds, fetch=fetch, partial=partial))
 
     def stream(
         self,
@@ -1200,6 +1220,7 @@ class Graph:
         fetch: Fetch = None,
         in_flight: int = 1,
         atomic: bool = False,
+        partial: bool = False,
     ) -> FrameStream:
         """Run one frame per feed and yield the results in order.
 
@@ -1208,7 +1229,7 @@ class Graph:
                 room for a further frame, so a slow consumer slows its source down.
             fetch: As for `run`.
             in_flight: Most frames that overlap; the attribute of this name of the returned stream changes it.
-            atomic: As for `run`.
+            atomic, partial: As for `run`.
         Returns:
             An async generator of results.
         Raises:
@@ -1230,7 +1251,8 @@ class Graph:
         """
         from actorflow.runtime.stream import FrameStream
 
-        return FrameStream(self._runnable(), feeds, targets_of(fetch), in_flight, flag("atomic", atomic))
+        partial = self._partial(partial, flag("atomic", atomic))
+        return FrameStream(self._runnable(), feeds, targets_of(fetch), in_flight, atomic, partial)
 
     def batched(
         self,
@@ -1249,6 +1271,7 @@ class Graph:
         fixed: Mapping[Any, npt.ArrayLike] | None = None,
         max_sessions: int = 1024,
         max_cells: int | None = None,
+        feeds: Iterable[Blob | str] = (),
     ) -> Batcher:
         """Compute the requests of many callers in few frames, each caller's rows beside those of others.
 
@@ -1291,6 +1314,7 @@ class Graph:
             max_sessions: Most sessions that are open, see `Batcher.session`.
             max_cells: Most rows of a frame times the lengths of their other open axes, so that long requests, as what a
                 model of language reads first, do not hold up others; a single row may have more. None for any number.
+            feeds: Blobs that requests feed although ops write them; these ops are left out, see `run`.
         Returns:
             An async context manager that takes requests; `Batcher.run` says how.
         Raises:
@@ -1316,7 +1340,7 @@ class Graph:
         how = max_rows, max_wait, buckets or (), queue_rows, key, pad, in_flight, isolate, max_sessions, max_cells
         axis = None if axis is None else text("axis", axis)
         given = [{} if each is None else each for each in (state, fixed)]
-        rows = Rows(self._runnable(), targets_of(fetch), axis, *given)
+        rows = Rows(self._runnable(), targets_of(fetch), axis, *given, tuple(feeds))
         return Batcher(rows, BatchOptions(*how))
 
     def trim(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,14 +91,24 @@ class OpenAxes:
         ops: The ops of the part.
         fetched: The blobs that are fetched.
         crosses_ranks: Whether anything goes from one rank to another there, so that all must have the same lengths.
+        fed: Blobs that are fed though ops write them.
     """
 
-    def __init__(self, name: str, ops: Sequence[Op], fetched: Sequence[Blob], crosses_ranks: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        ops: Sequence[Op],
+        fetched: Sequence[Blob],
+        crosses_ranks: bool = False,
+        fed: Collection[Blob] = (),
+    ) -> None:
         self.crosses_ranks = crosses_ranks
         blobs = dict.fromkeys((*fetched, *[blob for op in ops for blob in (*op.inputs, *op.outputs)]))
         self.names = sorted({*axes_in(tuple([op.operation for op in ops])), *axes_in(tuple([b.spec for b in blobs]))})
         self._name = name
-        self._sources = [blob for blob in blobs if not blob.producers and not blob.is_variable and blob.spec.axes]
+        self._sources = [
+            blob for blob in blobs if (not blob.producers or blob in fed) and not blob.is_variable and blob.spec.axes
+        ]
         self._known: dict[tuple[tuple[int, ...], ...], Lengths] = {}  # by the shapes of the feeds
 
     def checked(self, given: Mapping[str, Any]) -> Lengths:

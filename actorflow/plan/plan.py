@@ -95,6 +95,7 @@ class Plan:
         lengths: Lengths of the open axes that it was made for.
         tapped: Slot of each blob whose value is kept for taps, and not returned.
         check: The check of its ops' results; None for none.
+        is_partial: Whether a failure is confined to what depends on the op; see `Graph.run`.
         per_item: Blobs that are returned for each item of an op that emits, and not once in a frame.
         results: Of a body, the slots of its outputs.
 
@@ -122,6 +123,7 @@ class Plan:
     folded: Sequence[PlannedOp] = ()
     lengths: Lengths = ()
     check: FiniteCheck | None = None
+    is_partial: bool = False
     tapped: Mapping[Blob, int] = field(default_factory=dict)
     per_item: Sequence[Blob] = ()
     results: Sequence[int] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, NamedTuple, cast
@@ -62,6 +62,7 @@ def planning(
     fuse: bool | None = None,
     lengths: Lengths | None = None,
     tapped: Sequence[Blob] = (),
+    fed: Collection[Blob] = (),
     inside: Inside | None = None,
     at_home: bool = False,
 ) -> Steps[Plan]:
@@ -73,6 +74,7 @@ def planning(
         fuse: Whether to join ops that can be computed in one pass; None as the graph's options say.
         lengths: Lengths of the axes that are open there; None if there are none.
         tapped: Blobs whose values are kept as well, where the ops that are needed read or write them.
+        fed: Blobs that are fed though ops write them.
         inside: Of a body, its inputs and outputs, and their places.
         at_home: Whether feeds are already at the places of their blobs; else they are copied there from the host.
     Raises:
@@ -82,7 +84,7 @@ def planning(
         KernelNotFoundError: if neither a device nor the CPU has a kernel for an operation.
         OutOfMemoryError: if it can never fit a device's budget.
     """
-    ops, fetched = chosen(graph, targets)
+    ops, fetched = chosen(graph, targets, fed)
     if not ops and not fetched:
         raise GraphError(f"graph {graph.name!r} has no ops to run")
     ordered = in_order(graph, ops)
@@ -92,11 +94,12 @@ def planning(
         closed = Closed(lengths)
         yield from closed.close(ordered)
     fuses = graph.options.fuse if fuse is None else fuse
-    planner = _Planner(graph, ordered, fuses, closed, inside, at_home=at_home)
+    planner = _Planner(graph, ordered, fuses, closed, inside, fed=fed, at_home=at_home)
     found = emitting(ordered, fetched, planner.spec, planner.operation)
     per_item = () if found is None or found.fetched else fetched
     if found is not None:
-        planner, fetched = _Planner(graph, found.ops, fuses, closed, inside, hidden=found.hidden), found.fetched
+        planner = _Planner(graph, found.ops, fuses, closed, inside, hidden=found.hidden, fed=fed)
+        fetched = found.fetched
     if tapped:
         used = {blob for op in planner.ordered for blob in (*op.inputs, *op.outputs)}
         tapped = [blob for blob in tapped if blob in used]
@@ -209,7 +212,7 @@ class _Planner:
         closed: Types and operations for the lengths of open axes, if there are any.
         inside: As for `planning`.
         hidden: Ops that others stand for.
-        at_home: As for `planning`.
+        fed, at_home: As for `planning`.
     """
 
     def __init__(
@@ -221,9 +224,11 @@ class _Planner:
         inside: Inside | None,
         *,
         hidden: frozenset[Op] = frozenset(),
+        fed: Collection[Blob] = (),
         at_home: bool = False,
     ) -> None:
         self._graph = graph
+        self._fed = frozenset(fed)
         self._at_home = at_home
         self._inside = inside
         # Blobs whose values each frame is given, fed or from outside.
@@ -593,6 +598,8 @@ class _Planner:
         return slot
 
     def _written(self, op: Op, blob: Blob, slot: Slot) -> None:
+        if blob in self._fed:
+            return  # the op is there for its other outputs
         if is_gathered(blob):
             self._terms.setdefault(blob, []).append((op, slot))
         else:

@@ -16,10 +16,10 @@ from actorflow.place import Place
 from actorflow.transport.base import Transport
 
 
-def needed_ops(targets: Iterable[Blob | Op | Graph]) -> tuple[Op, ...]:
+def needed_ops(targets: Iterable[Blob | Op | Graph], fed: Collection[Blob] = ()) -> tuple[Op, ...]:
     """The ops that ``targets`` need, in order of creation: a blob needs its producers, a sub-graph all its ops.
 
-    A variable needs nothing: its value is there.
+    A variable needs nothing, as its value is there, and nor does what is fed.
     """
     todo: list[Op] = []
     for target in targets:
@@ -27,12 +27,12 @@ def needed_ops(targets: Iterable[Blob | Op | Graph]) -> tuple[Op, ...]:
             todo.extend(op for op in target.ops if op.graph.body is target.body)
         elif isinstance(target, Op):
             todo.append(target)
-        elif not isinstance(target, Variable):
+        elif not isinstance(target, Variable) and target not in fed:
             todo.extend(target.producers)
     found = set(todo)
     while todo:
         for blob in todo.pop().inputs:
-            if not isinstance(blob, Variable):
+            if not isinstance(blob, Variable) and blob not in fed:
                 for producer in blob.producers:
                     if producer not in found:
                         found.add(producer)
@@ -57,12 +57,27 @@ def states_of(targets: Iterable[Blob | Op | Graph], given: Mapping[Blob, Blob] |
         pairs |= more
 
 
-def chosen(graph: Graph, targets: Sequence[Blob | Op | Graph] | None) -> tuple[tuple[Op, ...], tuple[Blob, ...]]:
-    """The ops that targets need, and the blobs that are fetched; all ops and the sinks for None."""
+def chosen(
+    graph: Graph, targets: Sequence[Blob | Op | Graph] | None, fed: Collection[Blob] = ()
+) -> tuple[tuple[Op, ...], tuple[Blob, ...]]:
+    """The ops that targets need, and the blobs that are fetched; for None all ops, and the sinks.
+
+    Args:
+        graph: A root graph.
+        targets: Blobs, ops and sub-graphs.
+        fed: Blobs that are fed though ops write them; ops that nothing else needs are left out.
+    """
     if targets is None:
-        return tuple([op for op in graph.ops if op.graph.body is None]), graph.sinks
+        ops = tuple([op for op in graph.ops if op.graph.body is None])
+        if fed:
+            ops = needed_ops([op for op in ops if not op.outputs or any(map(_is_end, op.outputs))], fed)
+        return ops, graph.sinks
     fetched = dict.fromkeys(target for target in targets if isinstance(target, Blob))
-    return with_whole_groups(graph, needed_ops(targets)), tuple(fetched)
+    return with_whole_groups(graph, needed_ops(targets, fed)), tuple(fetched)
+
+
+def _is_end(blob: Blob) -> bool:
+    return isinstance(blob, Variable) or not blob.consumers
 
 
 def with_whole_groups(graph: Graph, ops: tuple[Op, ...]) -> tuple[Op, ...]:

@@ -305,7 +305,7 @@ class BodyActor(OpActor):
         self._account_failed(frame, error, elapsed_ns, end_ns, key)
         if frame.monitor is not None:
             self.show(frame, _FAILED)
-        frame.stop_with(error)  # which names the op inside
+        frame.stop_by(self, error)  # which names the op inside
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         raise GraphError(f"op {self.node.name!r} computes parts of the graph: it cannot be repeated alone")

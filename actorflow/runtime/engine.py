@@ -28,6 +28,7 @@ from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.graph.options import FiniteCheck
 from actorflow.loop import Steps, at_once, end, ended_with, in_slices, wait_out
 from actorflow.ops.cpu.buffers import forget_scratch
+from actorflow.ops.fills import Constant
 from actorflow.ops.function import Function
 from actorflow.ops.operation import KEPT
 from actorflow.ops.transfer import Receive, Send, Transfer
@@ -60,8 +61,9 @@ _log = logging.getLogger("actorflow")
 
 Feeds = Mapping[Any, npt.ArrayLike]
 Fetch = Iterable[Blob | Op | Graph | str] | None
-#: Targets, what is looked for in results, lengths of open axes, what is kept for taps.
-_Key = tuple[tuple[Any, ...] | None, FiniteCheck | None, Lengths | None, tuple[Blob, ...]]
+#: Targets, what is looked for in results, lengths of open axes, what is kept for taps, what is fed though ops write it,
+#: whether failures are confined.
+_Key = tuple[tuple[Any, ...] | None, FiniteCheck | None, Lengths | None, tuple[Blob, ...], tuple[Blob, ...], bool]
 
 #: How often a graph may have more nodes than in the run before, until that is taken for a mistake.
 _MOST_GROWTHS = 100
@@ -141,7 +143,8 @@ class Engine:
         self._newest: Program | None = None  # the last of them
         self._planned: dict[_Key, Plan] = {}  # plans that programs will be made of, made ahead of time
         self._habits = _Habits(graph.size)
-        self._axes: dict[tuple[Any, ...] | None, OpenAxes | None] = {}  # by targets
+        self._axes: dict[tuple[tuple[Any, ...] | None, tuple[Blob, ...]], OpenAxes | None] = {}
+        self._sources: set[Blob | str] = set()  # blobs that no op writes, and their names
         self._is_open = False  # whether it has open axes anywhere
         self._is_shared = True  # with other ranks, until the graph's world has been asked
         self._revision = self._order = -1
@@ -187,7 +190,7 @@ class Engine:
         known, lengths = self._open_axes(targets) if self._is_open else None, None
         if known is not None or axes:
             lengths = (known or OpenAxes(self.graph.name, (), ())).checked(axes or {})
-        return targets, self.graph._check_here(), lengths, ()
+        return targets, self.graph._check_here(), lengths, (), (), False
 
     async def warm_up(self, fetch: Fetch, axes: Mapping[str, int] | None, timeout_s: float | None) -> bool:
         """Have ready what the first runs would wait for; see `Graph.warm_up`."""
@@ -212,26 +215,49 @@ class Engine:
         key = self._key(fetch, feeds)
         return self._known(key) or at_once(self._making(key))
 
-    def _key(self, fetch: Fetch, feeds: Feeds, lengths: Lengths | None = None) -> _Key:
+    def _key(self, fetch: Fetch, feeds: Feeds, lengths: Lengths | None = None, is_partial: bool = False) -> _Key:
         """Key of a program; at most ``max_plans`` programs are kept, until the graph changes.
 
         Args:
             lengths: The lengths that the ranks have agreed on, if they had to.
+            lengths: Those that the ranks have agreed on, if they had to.
         """
         if self._revision != self.graph.revision or self._order != self.resources.order:
             self._notice()
         targets = None if fetch is None else tuple(fetch)
-        axes = self._open_axes(targets) if self._is_open else None
+        fed: tuple[Blob, ...] = ()
+        if (type(feeds) is not dict or not self._sources.issuperset(feeds)) and isinstance(feeds, Mapping):
+            fed = self.between(feeds)
+        axes = self._open_axes(targets, fed) if self._is_open else None
         taps = self.resources.taps
         tapped = taps.due(self.next_number, self._now_s()) if taps.open else ()
         if axes is not None and not lengths:
             try:
                 lengths = axes.of(feeds)
             except FeedError:
-                for key in feeds:
-                    check_unneeded(self.graph, key)  # a name that is misspelled says more than a length that is missing
+                for key in feeds:  # a name that is misspelled says more than a length that is missing
+                    if self.graph._find(key) not in fed:
+                        check_unneeded(self.graph, key)
                 raise
-        return targets, self.graph._check_here(), None if axes is None else lengths, tapped
+        return targets, self.graph._check_here(), None if axes is None else lengths, tapped, fed, is_partial
+
+    def between(self, keys: Iterable[Any]) -> tuple[Blob, ...]:
+        """The blobs among what is fed that ops would write, and that ops read.
+
+        Raises:
+            FeedError: for what is computed inside a branch or a loop.
+        """
+        found = set()
+        for key in keys if self.graph.world.size == 1 else ():
+            blob = self.graph._find(key)
+            if not isinstance(blob, Blob) or isinstance(blob, Variable) or not blob.producers or not blob.consumers:
+                continue  # a source, or wrong, as `Program.feed` says
+            if blob.graph.body is not None:
+                name = blob.graph.body.scope.name
+                raise FeedError(f"cannot feed blob {blob.name!r}: it is computed in each call of {name!r}")
+            if type(blob.producers[0].operation) is not Constant:
+                found.add(blob)
+        return tuple(sorted(found, key=lambda blob: blob.id))
 
     def _common_axes(self, fetch: Fetch) -> OpenAxes | None:
         """The open axes, if there are any that all ranks must agree on the lengths of."""
@@ -250,6 +276,8 @@ class Engine:
             # Asked once: to look at all operations of a large graph would be felt, and lengths come from blobs.
             lengths: Iterable[Any] = (n for blob in self.graph.blobs for n in blob.spec.shape)
             self._is_open = any(isinstance(n, Length) for n in lengths)
+            sources = [blob for blob in self.graph.blobs if not blob.producers]
+            self._sources = {*sources, *[blob.name for blob in sources]}
             resources.common_budget()
             resources.forget_constants()
             if resources.monitor is not None and len(resources.monitor.states) < self.graph.size:
@@ -290,16 +318,17 @@ class Engine:
                 pool.trim()
         give_back_to_system()
 
-    def _open_axes(self, targets: tuple[Any, ...] | None) -> OpenAxes | None:
+    def _open_axes(self, targets: tuple[Any, ...] | None, fed: tuple[Blob, ...] = ()) -> OpenAxes | None:
         """The open axes of the part that targets need; None if there are none."""
-        if targets not in self._axes:
-            ops, fetched = chosen(self.graph, self._resolved(targets))
+        key = targets, fed
+        if key not in self._axes:
+            ops, fetched = chosen(self.graph, self._resolved(targets), fed)
             crosses = self.graph.world.size > 1 and bool(ranks_of_edges(ops, fetched, frozenset()))
-            axes = OpenAxes(self.graph.name, ops, fetched, crosses)
+            axes = OpenAxes(self.graph.name, ops, fetched, crosses, fed)
             if len(self._axes) >= self.graph.options.max_plans:
                 self._axes.clear()
-            self._axes[targets] = axes if axes.names else None
-        return self._axes[targets]
+            self._axes[key] = axes if axes.names else None
+        return self._axes[key]
 
     def _resolved(self, targets: tuple[Any, ...] | None) -> list[Blob | Op | Graph] | None:
         return None if targets is None else [self.graph.resolve(target) for target in targets]
@@ -310,18 +339,22 @@ class Engine:
         check: FiniteCheck | None,
         lengths: Lengths | None,
         tapped: tuple[Blob, ...],
+        fed: tuple[Blob, ...],
+        is_partial: bool,
     ) -> Steps[Plan]:
-        fuse = self._fuses and check is None
+        fuse = self._fuses and check is None and not is_partial
         plan = yield from planning(
             self.graph,
             self._resolved(targets),
             fuse=fuse,
             lengths=lengths,
             tapped=tapped,
+            fed=fed,
             at_home=self.resources.are_shared,
         )
-        if check is not None:
-            plan.check, plan.segments = check, ()  # what was captured is launched without a look at each op
+        plan.check, plan.is_partial = check, is_partial
+        if check is not None or is_partial:
+            plan.segments = ()  # what was captured is launched without a look at each op
         return plan
 
     def _now_s(self) -> float:
@@ -430,7 +463,12 @@ class Engine:
     # -- frames --------------------------------------------------------------------------------------------------------
 
     async def run(
-        self, feeds: Feeds | None, fetch: Fetch, timeout_s: float | None = None, atomic: bool = False
+        self,
+        feeds: Feeds | None,
+        fetch: Fetch,
+        timeout_s: float | None = None,
+        atomic: bool = False,
+        is_partial: bool = False,
     ) -> Result:
         """One frame from start to end; see `Graph.run`."""
         dispatcher = self.resources.home
@@ -439,7 +477,7 @@ class Engine:
         try:
             if feeds is None:
                 feeds = {}
-            program = self._ready_now(feeds, fetch)
+            program = self._ready_now(feeds, fetch, is_partial)
             if program is not None:
                 frame = self.start(program, feeds, atomic)
                 if timeout_s is None and self.instrumentation is None and program.exchange is None:
@@ -449,20 +487,21 @@ class Engine:
             elif self.graph.world.size > 1:
                 program, frame = await self._begin_among_ranks(feeds, fetch, atomic, timeout_s)
             else:
-                program, frame = await self.begin(feeds, fetch, atomic, timeout_s, awaited=True)
+                begun = self.begin(feeds, fetch, atomic, timeout_s, awaited=True, is_partial=is_partial)
+                program, frame = await begun
             if frame.has_ended and frame.state is FINISHED and not program.looks_on:
                 return program.result(frame)
             return await program.outcome(frame)
         finally:
             dispatcher.release()
 
-    def _ready_now(self, feeds: Feeds, fetch: Fetch) -> Program | None:
+    def _ready_now(self, feeds: Feeds, fetch: Fetch, is_partial: bool) -> Program | None:
         """A program that is there, if a frame of it can start without waiting for anything, or asking other ranks."""
         if self.queue.closed or (self._is_shared and self._common_axes(fetch) is not None):
             return None
         if within.get() is not None and not self._is_shared and turns_to_wait():
             return None
-        program = self._known(self._key(fetch, feeds))
+        program = self._known(self._key(fetch, feeds, None, is_partial))
         if program is None or (program.exchange is None and not program.per_item):
             return program
         if program.exchange is None:
@@ -483,6 +522,7 @@ class Engine:
         permit: Permit | None = None,
         requesters: Sequence[Span] = (),
         turn: Ticket | None = None,
+        is_partial: bool = False,
     ) -> tuple[Program, Frame]:
         """Start a frame, when it may start, which it may at once by a permit; its time runs from now on.
 
@@ -500,7 +540,7 @@ class Engine:
         with turn or nullcontext():
             asks = self._is_shared and (permitted or turn is not None)
             lengths = await self._agree_with_ranks(feeds, fetch, turn) if asks else None
-            key = self._key(fetch, feeds, lengths)
+            key = self._key(fetch, feeds, lengths, is_partial)
             program = self._known(key)
             if program is None and self.queue.pause is not None:  # what is wrong is told now
                 program = at_once(self._making(key))
@@ -515,7 +555,8 @@ class Engine:
                     self.queue.spend(permit)
         if ticket is not None:
             with ticket:  # given back whatever happens, also where no coroutine has begun
-                starting = partial(self._begin_in_turn, feeds, fetch, atomic, lengths, ticket, streamed)
+                how = atomic, is_partial, lengths
+                starting = partial(self._begin_in_turn, feeds, fetch, *how, ticket, streamed)
                 program, frame = await self._begin_in_time(starting, timeout_s)
         assert program is not None
         return self._begun(program, frame, None if ticket is not None else timeout_s, awaited, streamed, requesters)
@@ -629,21 +670,30 @@ class Engine:
         return lengths
 
     async def _begin_in_turn(
-        self, feeds: Feeds, fetch: Fetch, atomic: bool, lengths: Lengths | None, ticket: Ticket, streamed: bool
+        self,
+        feeds: Feeds,
+        fetch: Fetch,
+        atomic: bool,
+        is_partial: bool,
+        lengths: Lengths | None,
+        ticket: Ticket,
+        streamed: bool,
     ) -> tuple[Program, Frame]:
         """Start a frame behind those that came before, when it has a program and the graph is not paused."""
         program = None
         while program is None:
             await ticket.come()
-            program = await self._ready(feeds, fetch, lengths)
+            program = await self._ready(feeds, fetch, lengths, is_partial)
         _check_streamed(program, streamed)
         frame = self.start(program, feeds, atomic)
         self.queue.spend()
         return program, frame
 
-    async def _ready(self, feeds: Feeds, fetch: Fetch, lengths: Lengths | None) -> Program | None:
+    async def _ready(
+        self, feeds: Feeds, fetch: Fetch, lengths: Lengths | None, is_partial: bool = False
+    ) -> Program | None:
         """The program that a frame can start with now; None when something had to be awaited: look again."""
-        key = self._key(fetch, feeds, lengths)  # now, as the graph may have changed meanwhile
+        key = self._key(fetch, feeds, lengths, is_partial)  # now, as the graph may have changed meanwhile
         program = self._known(key)
         if program is None:
             await in_slices(self._making_one(key))
@@ -871,6 +921,11 @@ def _is_unfelt(plan: Plan) -> bool:
 
 def _check_streamed(program: Program, streamed: bool) -> None:
     """Check that what is fetched is there once in a frame, where it must be."""
+    if program.per_item and program.is_partial:
+        raise GraphError(
+            f"graph {program.graph.name!r} computes {program.per_item[0]!r} for each item of an op that emits, which "
+            "partial=True cannot leave out: join the items by af.collect, or run it without partial"
+        )
     if program.per_item and not streamed:
         names = listed([repr(name) for name in program.per_item])
         raise GraphError(

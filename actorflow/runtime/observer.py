@@ -49,8 +49,9 @@ class Observer:
             self._resources.peers.leave(frame)
         if frame.spans is not None:
             frame.spans.end(frame)
-        if state is FrameState.FAILED:
-            self._resources.note_failure(frame.number, frame.error)
+        errors = [frame.error] if state is FrameState.FAILED else dict.fromkeys((frame.failures or {}).values())
+        for error in errors:
+            self._resources.note_failure(frame.number, error)
 
     def abandoned(self, frame: Frame) -> None:
         """The stopped frame is no longer waited for; calls of it may still run in threads."""

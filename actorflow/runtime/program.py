@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import copy_context
 from sys import getrefcount
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,16 @@ from actorflow.actors.frame import FINISHED, Frame, FrameListener, FrameObserver
 from actorflow.actors.op import parts_of
 from actorflow.core import UNSHARED, fetch, fill
 from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES, Bucket, Memory
-from actorflow.errors import ActorflowError, DTypeError, FeedError, GraphError, ShapeError, did_you_mean, text_of
+from actorflow.errors import (
+    ActorflowError,
+    DTypeError,
+    FeedError,
+    GraphError,
+    OpError,
+    ShapeError,
+    did_you_mean,
+    text_of,
+)
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.interchange import as_array, read_only, to_numpy
 from actorflow.ops.transfer import Stage, Transfer
@@ -38,6 +47,8 @@ if TYPE_CHECKING:
     from actorflow.runtime.build import Builder
 
 _NOT_FED = object()
+#: In the place of a result that is not there: a view, which nothing takes for a buffer of its own.
+_ABSENT = np.empty(0)[:]
 _Default = TypeVar("_Default")
 
 
@@ -50,6 +61,9 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
 
     Attributes:
         frames: Numbers of the frames that computed it: one, or of a batched run of many rows several.
+        errors: Of a run with ``partial=True``, the names of what was fetched and is not there, each with the error of
+            the op that it depends on: ``result[y]`` raises that, and iterating leaves ``y`` out. An op that has failed
+            and that nothing fetched depends on is there by its own name.
 
     Example:
         >>> graph = af.Graph("g")
@@ -64,7 +78,7 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         ({'n': 3}, (0,))
     """
 
-    __slots__ = ("_blobs", "_by_name", "_lengths", "_values", "frames")
+    __slots__ = ("_blobs", "_by_name", "_lengths", "_values", "errors", "frames")
 
     def __init__(
         self,
@@ -73,8 +87,13 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         values: list[Any],
         frames: tuple[int, ...],
         lengths: Lengths = (),
+        errors: Mapping[str, OpError] | None = None,
     ) -> None:
         self._lengths = lengths
+        self.errors: Mapping[str, OpError] = errors or {}
+        if errors:
+            blobs = {blob: i for blob, i in blobs.items() if blob.name not in errors}
+            by_name = {name: i for name, i in by_name.items() if name not in errors}
         self._blobs = blobs
         self._by_name = by_name
         self._values = values
@@ -111,7 +130,8 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
     def __getitem__(self, key: Blob | str) -> npt.NDArray[Any]:
         index = self._index(key)
         if index is None:
-            raise KeyError(self._why_not(key))
+            error = self.errors.get(getattr(key, "name", cast(str, key)))
+            raise KeyError(self._why_not(key)) if error is None else error
         value: npt.NDArray[Any] = self._values[index]
         return value
 
@@ -140,7 +160,7 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         return iter(self._by_name)
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self._by_name)
 
     def _index(self, key: Blob | str) -> int | None:
         return self._by_name.get(key) if isinstance(key, str) else self._blobs.get(key)
@@ -167,7 +187,8 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         return {name: to_numpy(values[places[blob]]) for name, blob in names.items()}
 
     def __repr__(self) -> str:
-        return f"<Result {', '.join(f'{name}: {_describe(value)}' for name, value in self.items())}>"
+        shown = [f"{name}: {_describe(value)}" for name, value in self.items()]
+        return f"<Result {', '.join([*shown, *[f'{name}: {type(e).__name__}' for name, e in self.errors.items()]])}>"
 
 
 class Program:
@@ -182,6 +203,7 @@ class Program:
         branches: Says on which lanes ops are; None where they stay on those of the plan.
         looks_on: Whether more is done with a frame's results than to return them.
         per_item: Names of what is returned for each item of an op that emits, and not once in a frame.
+        is_partial: Whether its frames go on without what has failed.
     """
 
     def __init__(self, plan: Plan, built: Builder, resources: Resources) -> None:
@@ -192,6 +214,10 @@ class Program:
         self._is_dry = options.dry_run
         self._lengths = plan.lengths
         self.ops = ops = built.fired
+        self.is_partial = plan.is_partial
+        if plan.is_partial:
+            for actor in ops:
+                actor.confine()
         stay = options.sequential or options.dry_run or resources.budget is not None or self.exchange is not None
         self.branches = None if stay else Branches(ops, resources.trace)
         pending = built.pending
@@ -359,6 +385,8 @@ class Program:
             frame.atomic = True
         if self.per_item:
             frame.items = Items()
+        if self.is_partial:
+            frame.failures, frame.ends_quietly = {}, False
         return frame
 
     def layout(self, feeds: Sequence[Blob]) -> tuple[list[Any], list[int | None]]:
@@ -418,10 +446,23 @@ class Program:
 
     def result(self, frame: Frame) -> Result:
         """The result of a finished frame."""
+        errors = self._errors(frame) if frame.failures else None
         fetched: list[Any] = [*self._fetch_specs] if self._is_dry else fetch(frame, self._fetched, self._copied)
         if self._hands_out and not self._is_dry:
             self._hand_out(fetched)
-        return Result(self._fetch_by_blob, self._fetch_by_name, fetched, (frame.number,), self._lengths)
+        return Result(self._fetch_by_blob, self._fetch_by_name, fetched, (frame.number,), self._lengths, errors)
+
+    def _errors(self, frame: Frame) -> dict[str, OpError]:
+        """Errors in place of what is fetched of a frame that went on without some ops, and all other ones, by name."""
+        failures, errors = frame.failures or {}, {}
+        for name, i in self._fetch_by_name.items():
+            slot = self._fetched[i].slot
+            if slot in failures:
+                errors[name], frame.values[slot] = failures[slot], _ABSENT
+        frame.failures = None  # as `Frame.error`: by its traceback an error refers to the frame
+        told = {*errors.values()}
+        others = {key: error for key, error in failures.items() if isinstance(key, str) and error not in told}
+        return errors | others
 
     def _hand_out(self, fetched: list[Any]) -> None:
         """Make of what a frame has fetched, and is not copied, what the application may keep."""
@@ -452,14 +493,15 @@ class Program:
                 await asyncio.wait([copying])  # the caller may write into what it has fed as soon as it has the result
         result = self.result(frame)
         for name, index in self._scalars:
-            self._resources.scalars.add(name, frame.number, to_numpy(result._values[index]))
+            if name not in result.errors:
+                self._resources.scalars.add(name, frame.number, to_numpy(result._values[index]))
         return result
 
     def hand_out(self, frame: Frame) -> None:
         """Give the taps what a frame has kept for them, if it has ended well and has not done so before."""
         taps = self._resources.taps
         is_wanted = any(frame in tap.sampled for tap in taps.open) and taps.copying(frame) is None
-        if not is_wanted or frame.state is not FINISHED or self._is_dry:
+        if not is_wanted or frame.state is not FINISHED or frame.failures or self._is_dry:
             return
         values: dict[Blob, Any] = {}
         foreign = []
@@ -518,7 +560,9 @@ def check_unneeded(graph: Graph, key: Any) -> None:
     if isinstance(blob, Variable):
         raise FeedError(f"cannot feed variable {blob.name!r}: assign its .value")
     if blob.producers:
-        raise FeedError(f"cannot feed blob {blob.name!r}: op {blob.producers[0].name!r} writes it")
+        ranks = graph.world.size
+        why = "nothing that is run reads it" if ranks == 1 else f"{ranks} ranks run the graph"
+        raise FeedError(f"cannot feed blob {blob.name!r}: op {blob.producers[0].name!r} writes it, and {why}")
 
 
 def _parted(values: list[Any], index: int) -> Any:

@@ -123,7 +123,13 @@ class Rows:
     """
 
     def __init__(
-        self, engine: Engine, fetch: Fetch, axis: str | None, state: Mapping[Any, Any], fixed: Mapping[Any, Any]
+        self,
+        engine: Engine,
+        fetch: Fetch,
+        axis: str | None,
+        state: Mapping[Any, Any],
+        fixed: Mapping[Any, Any],
+        feeds: Iterable[Any] = (),
     ) -> None:
         graph = engine.graph
         mapping("state", state)
@@ -135,6 +141,7 @@ class Rows:
         self._number = -1
         self._fetch = None if fetch is None else tuple(fetch)
         targets = None if self._fetch is None else [graph.resolve(target) for target in self._fetch]
+        between = engine.between([*feeds, *fixed])
         pairs = states_of(graph.ops if targets is None else targets, _pairs(graph, state))
         _, wanted = chosen(graph, targets)
         # By default, next values of states are results, too, where they have a row for each row as all results.
@@ -143,18 +150,21 @@ class Rows:
         if pairs:
             targets = list(dict.fromkeys([*(fetched if targets is None else targets), *pairs.values()]))
             self._fetch = tuple(targets)
-        ops, _ = chosen(graph, targets)
+        ops, _ = chosen(graph, targets, between)
         read = dict.fromkeys((*fetched, *pairs.values(), *[blob for op in ops for blob in op.inputs]))
         self.name = graph.name
         self.trace = engine.trace
-        fed = [blob for blob in read if not blob.producers and not isinstance(blob, Variable)]
+        fed = [b for b in read if (not b.producers or b in between) and not isinstance(b, Variable)]
         cached = [blob for blob in fed if isinstance(blob, Cached)]
         self.kept = [_kept(*pair, fed) for pair in pairs.items() if pair[0] not in cached]
         self._fixed = _fixed_feeds(graph, fixed, fed)
         self._sources = [blob for blob in fed if blob not in {*pairs, *cached, *self._fixed}]
+        for key in feeds:
+            if graph.resolve(key) not in self._sources:
+                raise GraphError(f"feeds: {getattr(key, 'name', key)!r} is not a blob that the results are computed of")
         self._specs = [blob.spec for blob in self._sources]
         self.axis = _axis_of(graph.name, self._sources, axis)
-        _check_rows(self.axis, ops, fetched)
+        _check_rows(self.axis, ops, fetched, between)
         for each in self.kept:
             if each.source.spec.axes != {self.axis}:
                 name, spec = each.source.name, each.source.spec
@@ -546,7 +556,7 @@ def _first(blob: Blob) -> tuple[Any, str | None]:
     return first, first.name if isinstance(first, Length) else None
 
 
-def _check_rows(axis: str, ops: Iterable[Op], fetched: Iterable[Blob]) -> None:
+def _check_rows(axis: str, ops: Iterable[Op], fetched: Iterable[Blob], fed: Sequence[Blob]) -> None:
     """Check that results have a row for each row that is fed, which depends on no other, as far as shapes say it."""
     for blob in fetched:
         if _first(blob)[1] != axis or axis in axes_in(blob.shape[1:]):
@@ -558,6 +568,7 @@ def _check_rows(axis: str, ops: Iterable[Op], fetched: Iterable[Blob]) -> None:
         for blob in op.inputs:
             if (
                 not isinstance(blob, Variable)
+                and blob not in fed
                 and axis not in axes_in(blob.shape)
                 and any(axis in axes_in(read.shape) for producer in blob.producers for read in producer.inputs)
             ):

@@ -24,7 +24,7 @@ class FrameStream(AsyncGenerator[Result, None]):
         feeds: As for `Graph.stream`.
         fetch: As for `Graph.stream`.
         in_flight: Number of frames that may overlap.
-        atomic: As for `Graph.stream`.
+        atomic, is_partial: As for `Graph.stream`.
 
     Attributes:
         number: Streams of a graph are numbered from 0 in the order in which they were made.
@@ -50,7 +50,9 @@ class FrameStream(AsyncGenerator[Result, None]):
         ([0, 1, 4, 9], False)
     """
 
-    def __init__(self, engine: Engine, feeds: Any, fetch: Fetch, in_flight: int, atomic: bool) -> None:
+    def __init__(
+        self, engine: Engine, feeds: Any, fetch: Fetch, in_flight: int, atomic: bool, is_partial: bool = False
+    ) -> None:
         if isinstance(feeds, AsyncIterable):
             source = aiter(feeds)
         elif isinstance(feeds, Iterable) and not isinstance(feeds, Mapping):
@@ -61,7 +63,7 @@ class FrameStream(AsyncGenerator[Result, None]):
         self.number = engine.register(self)
         name = f"stream {self.number} of graph {engine.graph.name!r}"
         # It does not know the stream, so that one that is dropped is closed at once.
-        self._feeder = _Feeder(engine, targets, atomic, source, checked, name)
+        self._feeder = _Feeder(engine, targets, (atomic, is_partial), source, checked, name)
         self._results = self._feeder.results()
         forget_in_child(self)
 
@@ -187,7 +189,13 @@ class _Feeder:
     """
 
     def __init__(
-        self, engine: Engine, fetch: Fetch, atomic: bool, source: AsyncIterator[Any], in_flight: int, name: str
+        self,
+        engine: Engine,
+        fetch: Fetch,
+        how: tuple[bool, bool],
+        source: AsyncIterator[Any],
+        in_flight: int,
+        name: str,
     ) -> None:
         self.frames: deque[tuple[Program, Frame]] = deque()
         self.exhausted = False  # whether no further one will come
@@ -199,7 +207,7 @@ class _Feeder:
         self.name = name
         self._engine = engine
         self._fetch = fetch
-        self._atomic = atomic
+        self._atomic, self._is_partial = how
         self._source = source
         self._pull: asyncio.Task[None] | None = None
 
@@ -308,7 +316,9 @@ class _Feeder:
             except BaseException as error:
                 self._explain(error, f"for frame {self.started} of it")
                 raise
-            begun = self._engine.begin(feed, self._fetch, self._atomic, streamed=True, permit=permit)
+            begun = self._engine.begin(
+                feed, self._fetch, self._atomic, streamed=True, permit=permit, is_partial=self._is_partial
+            )
             self.frames.append(await begun)
             self.started += 1
             if self.at_start is not None:

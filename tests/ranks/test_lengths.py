@@ -116,6 +116,22 @@ async def test_ranks_that_do_not_run_the_same_are_told_so() -> None:
     await ranks.aclose()
 
 
+async def test_one_rank_alone_may_go_on_without_a_failure_or_be_fed_what_an_op_writes() -> None:
+    def build(graph: af.Graph) -> tuple[af.Blob, af.Blob]:
+        with graph.at("0/cpu"):
+            doubled = ops.scale(graph.blob("c", (2,)), 2.0)
+        with graph.at("1/cpu"):
+            return doubled, ops.exp(doubled)
+
+    ranks, values = Ranks(build), np.ones(2, np.float32)
+    wholes = await ranks.all(lambda graph, built: graph.run({"c": values}, fetch=built[1], partial=True))
+    assert all("runs on 2 ranks: partial=True is for one" in str(error) for error in wholes)
+    fed = await ranks.all(lambda graph, built: graph.run({built[0]: values}, fetch=built[1]))
+    assert "op 'scale' writes it, and 2 ranks run the graph" in str(fed[0])
+    assert isinstance(fed[1], af.ActorflowError)
+    await ranks.aclose()
+
+
 async def test_a_stream_that_one_rank_ends_early_ends_on_all() -> None:
     ranks = Ranks(there_and_back)
 
