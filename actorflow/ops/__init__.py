@@ -53,7 +53,7 @@ from actorflow.ops.nn.pool import (
 )
 from actorflow.ops.nn.recurrent import GRU, LSTM, RNN, LSTMGates, gru, lstm, lstm_cell, rnn, scan
 from actorflow.ops.nn.resize import Resize, resize
-from actorflow.ops.nn.sampling import sample, uniform_at
+from actorflow.ops.nn.sampling import Sample, sample, uniform_at
 from actorflow.ops.nn.softmax import LogSoftmax, Softmax, log_softmax, softmax
 from actorflow.ops.nn.updates import AdagradUpdate, AdamUpdate, RmsPropUpdate, SgdUpdate, clip_by_global_norm
 from actorflow.ops.operation import Layout, Operation, apply
@@ -128,7 +128,7 @@ __all__ = [
     # nn.resize
     "Resize", "resize",
     # nn.sampling
-    "sample", "uniform_at",
+    "Sample", "sample", "uniform_at",
     # nn.softmax
     "LogSoftmax", "Softmax", "log_softmax", "softmax",
     # nn.updates

@@ -15,7 +15,7 @@ import asyncio
 import contextvars
 import math
 from bisect import insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -43,7 +43,7 @@ from actorflow.errors import (
 )
 from actorflow.loop import end, ended_with, wait_out, waits
 from actorflow.runtime.program import Result
-from actorflow.runtime.rows import Request, Rows
+from actorflow.runtime.rows import Ahead, Request, Rows
 from actorflow.runtime.sessions import Session, Slots
 from actorflow.threads import forget_in_child
 from actorflow.trace.batches import BatchCounters, BatchStatistics, Histogram
@@ -482,27 +482,28 @@ class Batcher:
         """`run`, for a session or for none."""
         counters, since, trace = self._counters, perf_counter(), self._rows.trace
         requests: list[Request] = []
+        futures: list[asyncio.Future[Result | None]] = []
         timer = None
         try:
             timeout_s = None if timeout is None else time_limit("timeout", timeout)
             requests = self._enter(feeds, priority, session)
             if timeout_s is not None:
-                timer = self._loop.call_later(timeout_s, self._expire, requests, timeout_s)
+                timer = self._loop.call_later(timeout_s, self.expire, requests, timeout_s)
             parts = []
-            for request in requests:
-                part = await request.future
+            futures = [request.future for request in requests]
+            for request, future in zip(requests, futures, strict=True):
+                part = await future
                 parts.append(request.fail() if part is None else part)
             result = parts[0] if len(parts) == 1 else Result.joined(parts)
             if session is not None:
-                session.commit(requests[0].states, counters)
+                session.commit(requests[0].states, requests[0].used, counters)
         except BaseException as error:
-            if requests and requests[0].future.get_loop().is_closed():  # the task was dropped with its loop
+            if futures and futures[0].get_loop().is_closed():  # the task was dropped with its loop
                 raise
-            counters.count_failure(error)
-            trace.add_request(since, perf_counter(), (), type(error).__name__)
-            for request in requests:
+            self.note_failure(error, since)
+            for request, future in zip(requests, futures, strict=True):
                 request.error = None
-                request.future.cancel()
+                future.cancel()
             self.give_up(requests)
             raise
         finally:
@@ -515,7 +516,12 @@ class Batcher:
         trace.add_request(since, now, result.frames, "finished")
         return result
 
-    def _expire(self, requests: Sequence[Request], timeout_s: float) -> None:
+    def note_failure(self, error: BaseException, since: float) -> None:
+        """Count a request that has failed, and came at this time."""
+        self._counters.count_failure(error)
+        self._rows.trace.add_request(since, perf_counter(), (), type(error).__name__)
+
+    def expire(self, requests: Sequence[Request], timeout_s: float) -> None:
         """The time of a request is over."""
         error = RunTimeoutError(
             f"a batched run timed out after {timeout_s:g} s; graph {self._rows.name!r} has {self._waiting_rows} rows "
@@ -538,15 +544,15 @@ class Batcher:
         """Let the rows of a request wait; in several parts, if they are too many for one frame."""
         rows, options = self._rows, self._options
         self.check_open()
-        since_s = order = self._loop.time()
+        since_s, lead_s = self._loop.time(), 0.0
         if type(priority) is not int or priority:  # few say it
-            order -= real("priority", priority, finite=False) * AGE_S
+            lead_s = real("priority", priority, finite=False) * AGE_S
         request, requester = feeds if isinstance(feeds, Request) else rows.read(feeds), rows.requester()
         if session is not None:
             session.enter(request)
-        most = options.max_rows
-        if options.max_cells is not None and options.pad is None:
-            most = min(most, max(1, options.max_cells // max(1, math.prod(request.lengths))))
+            if request.ahead is not None:
+                request.ahead.is_asked = True
+        most = self._most(request)
         parts = [request] if request.rows <= most else rows.split(request, most)
         key: Hashable = request.lengths if options.pad is None else None
         if options.pad is not None and len(parts) > 1:
@@ -557,11 +563,43 @@ class Batcher:
         if self._waiting_rows + request.rows > options.queue_rows:
             raise QueueFullError(rows.name, request.rows, self._waiting_rows, options.queue_rows)
         for part in parts:
-            part.order, part.since_s = order, since_s
+            part.lead_s, part.order, part.since_s = lead_s, since_s - lead_s, since_s
             part.future, part.requester = self._loop.create_future(), requester
         self._move(parts, None, group)
         self._look_soon()
         return parts
+
+    def _most(self, request: Request) -> int:
+        """Most rows of a frame of such requests."""
+        options = self._options
+        if options.max_cells is None or options.pad is not None:
+            return options.max_rows
+        return min(options.max_rows, max(1, options.max_cells // max(1, math.prod(request.lengths))))
+
+    def go_on(self, requests: Iterable[Request]) -> None:
+        """Compute the next steps of iterations, which nobody has asked for yet, as far as that may be."""
+        options, now = self._options, perf_counter()
+        if self._why or options.key is not None or options.pad is not None:
+            return
+        since_s, groups = self._loop.time(), dict[tuple[int, ...], list[Request]]()
+        for request in requests:
+            ahead, held = request.ahead, request.held
+            if (
+                ahead is not None
+                and ahead.left > 0
+                and len(ahead.found) < Ahead.MOST
+                and request.error is None
+                and (held is None or held.has_room(request.used + request.adds))
+                and ahead.session.goes_on(request)
+            ):
+                request.since_s, request.order, request.asked = since_s, since_s - request.lead_s, now
+                request.future, ahead.is_asked = self._unawaited, False
+                groups.setdefault(request.lengths, []).append(request)
+        for lengths, rows in groups.items():
+            free = options.queue_rows - self._waiting_rows
+            self._move(rows[:free], None, self._groups.get(lengths) or Group(lengths, False, self._most(rows[0])))
+        if groups:
+            self._look_soon()
 
     def _move(self, requests: Sequence[Request], origin: Group | Batch | None, to: Group | Batch | None) -> None:
         """Bring requests that are all in one place to another one; None is that of those that come or have ended.
@@ -677,10 +715,30 @@ class Batcher:
         rows, is_padded = self._rows, self._options.pad is not None
         rows.keep(feeds, result, requests, [each.place is batch and not each.future.done() for each in requests])
         parts = rows.parts(None if is_padded else feeds, result, requests)
+        ends, unasked, going, start = dict[int, Sequence[bool]](), Counter[float](), list[Request](), 0
         for request, part in zip(requests, parts, strict=True):
-            if not request.future.done():
+            ahead, is_wanted = request.ahead, request.place is batch and not request.future.done()
+            if ahead is not None and is_wanted:
+                unasked[request.asked] += not ahead.is_asked
+                if ahead.until is not None and ahead.until not in ends:
+                    ends[ahead.until] = rows.ends(ahead.until, result)
+                ahead.add(request, part, ahead.until is not None and ends[ahead.until][start])
+                going.append(request)
+            if is_wanted and (ahead is None or ahead.is_asked):
                 request.future.set_result(part)
+            start += request.rows
         self._move(requests, batch, None)
+        if going:
+            self._count_unasked(unasked, requests[0].started, result.frames)
+            self.go_on(going)
+
+    def _count_unasked(self, asked: Mapping[float, int], started: float, frames: Sequence[int]) -> None:
+        counters, now = self._counters, perf_counter()
+        for since, count in asked.items():
+            counters.finished += count
+            counters.wait_s.add(started - since, count)
+            counters.latency_s.add(now - since, count)
+            self._rows.trace.add_request(since, now, frames, "finished", count)
 
     def _fail(self, batch: Batch, requests: Iterable[Request], error: BaseException) -> None:
         """End requests of a frame that has failed."""
@@ -709,7 +767,7 @@ class Batcher:
                 lengths = [request.lengths for request in padded]
                 raise ValueError(f"of {before} rows it made {after}, with {lengths} in the other open axes")
             for request, made in zip(requests, padded, strict=True):
-                made.states, made.held = request.states, request.held
+                made.states, made.held, made.used = request.states, request.held, request.used
         except Exception as error:
             raise FeedError(f"pad of batched runs of graph {self._rows.name!r} failed: {text_of(error)}") from error
         return padded
@@ -738,7 +796,7 @@ class Batcher:
         self._forget()
         self._rows.enter(self)
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
-        self._context = contextvars.copy_context()
+        self._context, self._unawaited = contextvars.copy_context(), self._loop.create_future()
         self._state, self._why = _State.OPEN, ""
         return self
 
@@ -807,6 +865,9 @@ class Batcher:
 
 
 def _fail(request: Request, error: BaseException) -> None:
-    if waits(request.future):
+    if request.ahead is not None and not request.ahead.is_asked:
+        request.ahead.error = error
+        request.ahead.tell()
+    elif waits(request.future):
         request.error = error
         request.future.set_result(None)

@@ -103,18 +103,12 @@ def _is_movable(op: OpActor) -> bool:
 def _per_frame_ns(trace: Trace, since: int) -> float | None:
     """Time of a frame that the graph spends with frames under way, on average of the newest calls; None without."""
     calls = trace.since(since)
-    begins: dict[int, int] = {}
-    ends: dict[int, int] = {}
-    for frame, begin_ns, end_ns in zip(
-        calls.frame.tolist(), calls.start_ns.tolist(), calls.end_ns.tolist(), strict=True
-    ):
-        begins[frame] = min(begin_ns, begins.get(frame, FOREVER_NS))
-        ends[frame] = max(end_ns, ends.get(frame, 0))
-    whole = [frame for frame in begins if min(begins) < frame < max(begins)]  # others may have begun before, or go on
-    if not whole:
+    numbers, at = np.unique(calls.frame, return_inverse=True)
+    if len(numbers) < 3:  # others than those between them may have begun before, or go on
         return None
-    latest_ns, spans = 0, []
-    for frame in whole:
-        spans.append(max(0, ends[frame] - max(begins[frame], latest_ns)))
-        latest_ns = max(latest_ns, ends[frame])
-    return float(np.median(spans))
+    begins, ends = np.full(len(numbers), FOREVER_NS), np.zeros(len(numbers), np.int64)
+    np.minimum.at(begins, at, calls.start_ns)
+    np.maximum.at(ends, at, calls.end_ns)
+    begins, ends = begins[1:-1], ends[1:-1]
+    latest_ns = np.maximum.accumulate([0, *ends[:-1]])
+    return float(np.median(np.maximum(0, ends - np.maximum(begins, latest_ns))))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -17,6 +18,7 @@ from actorflow.graph.cache import Cached
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, State, Variable
 from actorflow.interchange import as_array, to_numpy
+from actorflow.loop import waits
 from actorflow.plan.lengths import shape_of
 from actorflow.plan.validate import chosen, states_of
 from actorflow.runtime.blocks import Blocks, Held
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from actorflow.actors.dispatcher import Dispatcher
     from actorflow.runtime.batched import Batch, Batcher, Group
     from actorflow.runtime.pause import Permit
+    from actorflow.runtime.sessions import Session
 
 
 @dataclass(slots=True, eq=False)
@@ -45,16 +48,21 @@ class Request:
         caller: Whose it is; those of several callers take turns.
         weight: How large the share of its caller is.
         held: The blocks of a cache that its session has.
+        used: Number of positions that are there for it; once there is a result, for the next step.
         adds: Number of positions that it adds there.
         feedback: Indices of sources, each with that of the result that its next step is fed: with its own result, the
             request has become that step.
+
+        ahead: Steps that the batcher computes before they are asked for.
 
     The other attributes are set by the batcher, which takes it in.
 
     Attributes:
         place: Where it is: a group at first, then a batch, None at its end.
         order: Lower ones go first.
+        lead_s: Seconds that it goes before others that come with it.
         since_s: When it came, by the loop's clock.
+        asked: Likewise, by `time.perf_counter`.
         started: When its frame did, by `time.perf_counter`.
         future: Its result; None if it has failed.
         error: Its exception, until its caller has it: by its traceback an error refers to requests.
@@ -70,10 +78,14 @@ class Request:
     caller: Hashable = None
     weight: float = 1.0
     held: Held | None = None
+    used: int = 0
     feedback: tuple[tuple[int, int], ...] = ()
+    ahead: Ahead | None = None
     place: Group | Batch | None = None
     order: float = 0.0
+    lead_s: float = 0.0
     since_s: float = 0.0
+    asked: float = 0.0
     started: float = 0.0
     future: asyncio.Future[Result | None] = field(init=False)
     error: BaseException | None = None
@@ -87,6 +99,91 @@ class Request:
             raise error
         finally:
             del error  # whose traceback refers to this call
+
+
+class Step(NamedTuple):
+    """A step that was computed for an iteration.
+
+    Attributes:
+        result: Its result.
+        states, used, arrays, row, lengths, adds, error: What the request has for the step that follows.
+        left: How many steps may follow.
+    """
+
+    result: Result
+    states: Sequence[npt.NDArray[Any]]
+    used: int
+    arrays: list[Any]
+    row: int | None
+    lengths: tuple[int, ...]
+    adds: int
+    error: BaseException | None
+    left: float
+
+
+class Ahead:
+    """Steps of an iteration that are computed before its caller asks for them.
+
+    Args:
+        session: The session.
+        until: Index of the result that says which step is the last one; None without.
+        left: How many steps there may be.
+
+    Attributes:
+        found: Steps that the caller has not read yet.
+        last: The step before them.
+        is_asked: Whether its caller has asked for the step under way, and awaits the future of the request.
+        error: Error of the step behind them.
+        waiter: Ends when there is a step, or an error; None while nobody waits.
+    """
+
+    __slots__ = ("error", "found", "is_asked", "last", "left", "session", "until", "waiter")
+
+    #: Steps that may wait for their caller: it is woken for each, and may be late.
+    MOST = 4
+
+    def __init__(self, session: Session, until: int | None, left: float) -> None:
+        self.session, self.until, self.left = session, until, left
+        self.found: deque[Step] = deque()
+        self.last: Step | None = None
+        self.is_asked = True
+        self.error: BaseException | None = None
+        self.waiter: asyncio.Future[None] | None = None
+
+    def tell(self) -> None:
+        """Wake the caller."""
+        if self.waiter is not None and waits(self.waiter):
+            self.waiter.set_result(None)
+
+    def add(self, request: Request, result: Result, is_last: bool) -> None:
+        """Take a step that was computed."""
+        self.left = 0 if is_last else self.left - 1
+        step = Step(
+            result,
+            request.states,
+            request.used,
+            request.arrays,
+            request.row,
+            request.lengths,
+            request.adds,
+            request.error,
+            self.left,
+        )
+        if self.is_asked:
+            self.last = step
+        else:
+            self.found.append(step)
+            self.tell()
+
+    def rewind(self, request: Request) -> None:
+        """Forget the steps that were not read."""
+        if self.found and self.last is not None:
+            last = self.last
+            request.arrays, request.row, request.lengths, request.adds = last.arrays, last.row, last.lengths, last.adds
+            request.error, self.left = last.error, last.left
+        self.found.clear()
+        self.error = None
+        self.tell()
 
 
 class Kept(NamedTuple):
@@ -338,7 +435,7 @@ class Rows:
         columns += zip(*[request.states for request in requests], strict=True)
         if self.blocks is not None:
             held = [request.held for request in requests if request.held is not None]
-            columns += [each.table for each in held], [np.array([each.count for each in held])]
+            columns += [each.table for each in held], [np.array([request.used for request in requests])]
         feeds: dict[Blob, Any] = dict(self._fixed)
         for source, axis, arrays in zip(self._joined, self._axes, columns, strict=True):
             if added:
@@ -383,6 +480,7 @@ class Rows:
                 # Copies: an array of the frame would be kept with the rows of others, or be changed by who has it.
                 request.states = [_cut(value, axis, start, stop).copy() for value, axis in nexts]
             part = [value[start:stop] for value in own]
+            request.used += request.adds
             if request.feedback and not request.future.done():  # else it has its error
                 row, following = start, found.get(request.feedback)
                 if feeds is None:
@@ -394,6 +492,12 @@ class Rows:
                 request.lengths, request.adds = following.lengths, following.adds
             yield Result(self._results, self._result_names, part, result.frames)
             start = stop
+
+    def ends(self, until: int, result: Result) -> Sequence[bool]:
+        """For each row of a frame, whether a result says that its step was the last one."""
+        value = to_numpy(result._values[until])
+        found: list[bool] = value.reshape(len(value), -1).astype(bool).all(1).tolist()
+        return found
 
     def _following(self, request: Request, arrays: Sequence[Any], values: Sequence[Any]) -> Request:
         """Request of the next step of rows, from the arrays that they were fed and the values that these gave."""

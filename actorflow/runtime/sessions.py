@@ -8,10 +8,12 @@ session where the last step left it, and a frame holds nothing of a session.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from heapq import nsmallest
 from itertools import count
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -30,10 +32,10 @@ from actorflow.errors import (
     time_limit,
     whole,
 )
-from actorflow.interchange import as_array, to_numpy
+from actorflow.interchange import as_array
 from actorflow.loop import waits
 from actorflow.runtime.blocks import Held
-from actorflow.runtime.rows import Request
+from actorflow.runtime.rows import Ahead, Request
 from actorflow.trace.batches import BatchCounters, SessionStatistics
 
 if TYPE_CHECKING:
@@ -180,7 +182,7 @@ class Session:
         self._turn = asyncio.Lock()
         self._request: Request | None = None
         self._calls = 0  # of `run` that have not ended
-        self._adds = 0  # positions of the step under way
+        self._ahead: Request | None = None  # an iteration, whose steps are computed before it asks for them
         self._number, self._steps = -1, 0
         self._idle_since_s = 0.0  # since it was entered, or its last step has ended
         self._returned_s = 0.0  # likewise, has had its result
@@ -220,16 +222,18 @@ class Session:
             await self._turn.acquire()
             try:
                 self._check_open()
+                if self._ahead is not feeds:
+                    self._rewind()
                 if self._held is not None:
                     request = feeds if isinstance(feeds, Request) else self._rows.read(feeds)
                     if self._held.count + request.adds > self._held.room:
                         limits = [each for each in (timeout, self._slot_timeout_s) if each is not None]
                         await self._held.reserve(request.adds, min(limits, default=None))
                         self._check_open()  # it may have been closed when it had just got blocks
-                    self._adds, feeds = request.adds, request
+                    feeds = request
                 return await self._batcher._run(feeds, self._priority if priority is None else priority, timeout, self)
             finally:
-                self._request = None
+                self._request = self._ahead
                 self._turn.release()
         finally:
             self._calls -= 1
@@ -253,26 +257,82 @@ class Session:
     ) -> AsyncIterator[Result]:
         """Compute steps, of which each is fed what the one before gave; see `Batcher.iterate`.
 
-        A step is asked for when the caller asks for it: who reads slowly holds up nobody, and the state is that of the
-        last step that was read.
+        A few steps are computed before the caller asks for them. One that reads slowly holds up nobody, and the state
+        is that of the last step that was read.
 
         Raises:
             FeedError, GraphError, TypeError: if an argument is wrong; and what `run` raises.
         """
         mapping("feeds", feeds)
         mapping("feedback", feedback)
-        most = None if limit is None else whole("limit", limit, 1)
+        most = math.inf if limit is None else whole("limit", limit, 1)
         ends = None if until is None else self._rows.result(until)
         request = self._rows.read(feeds)
         request.feedback = tuple([(self._rows.source(key), self._rows.result(of)) for key, of in feedback.items()])
-        for step in count(1):
-            result = await self._step(request, priority, timeout)
-            is_last = ends is not None and bool(to_numpy(result._values[ends]).all())
-            yield result
-            if is_last or step == most:
-                return
-            if request.error is not None:
-                request.fail()
+        ahead = request.ahead = Ahead(self, ends, most)
+        timeout_s = None if timeout is None else time_limit("timeout", timeout)
+        try:
+            while ahead.left or ahead.found:
+                if self._ahead is request and not ahead.found and (request.place is not None or ahead.error is not None):
+                    await self._computed(request, ahead, timeout_s)
+                if ahead.found:
+                    yield self._read(request, ahead)
+                elif ahead.left:
+                    if request.error is not None:
+                        request.fail()
+                    yield await self._step(request, priority, timeout)
+        finally:
+            if self._ahead is request:
+                self._rewind()
+
+    async def _computed(self, request: Request, ahead: Ahead, timeout_s: float | None) -> None:
+        """Wait until the step under way is computed, or forgotten for another step of the session."""
+        since, timer = perf_counter(), None
+        waiter = ahead.waiter = self._loop.create_future()
+        if timeout_s is not None:
+            timer = self._loop.call_later(timeout_s, self._batcher.expire, [request], timeout_s)
+        self._calls += 1
+        try:
+            if ahead.error is None:
+                await waiter
+            if ahead.error is not None:
+                raise ahead.error
+        except BaseException as error:
+            if not waiter.get_loop().is_closed():
+                self._batcher.note_failure(error, since)
+            raise
+        finally:
+            self._calls -= 1
+            ahead.waiter = ahead.error = None
+            if timer is not None:
+                timer.cancel()
+            if not self._why:
+                self._idle_since_s = self._loop.time()
+
+    def _read(self, request: Request, ahead: Ahead) -> Result:
+        """The next step of those that were computed."""
+        self._check_open()
+        step = ahead.last = ahead.found.popleft()
+        self.commit(step.states, step.used, self._batcher._counters)
+        self._idle_since_s = self._returned_s
+        if request.place is None and ahead.error is None:
+            self._batcher.go_on([request])
+        return step.result
+
+    def goes_on(self, request: Request) -> bool:
+        """Return whether an iteration may go on before it is asked for, as nothing else uses the session; for the batcher."""
+        may = not self._why and self._ahead in (None, request) and self._request in (None, request)
+        if may:
+            self._ahead = self._request = request
+        return may
+
+    def _rewind(self) -> None:
+        """Forget the steps that were computed and not read."""
+        request, self._ahead = self._ahead, None
+        if request is not None and request.ahead is not None:
+            self._batcher.give_up([request])
+            request.ahead.rewind(request)
+            self._request = None
 
     def enter(self, request: Request) -> None:
         """Have a request bring the state; for the batcher."""
@@ -280,12 +340,14 @@ class Session:
             raise ShapeError(f"a step of a session of graph {self._rows.name!r} has 1 row, got {request.rows}")
         request.states, request.caller, request.weight = self._states, self._caller, self._weight
         request.held, self._request = self._held, request
+        if self._held is not None:
+            request.used = self._held.count
 
-    def commit(self, states: Sequence[npt.NDArray[Any]], counters: BatchCounters) -> None:
+    def commit(self, states: Sequence[npt.NDArray[Any]], used: int, counters: BatchCounters) -> None:
         """Go on from a step whose result is returned in this turn of the loop; for the batcher."""
         self._states = states
         if self._held is not None:
-            self._held.count += self._adds
+            self._held.count = used
         now_s = self._loop.time()
         (counters.between_steps_s if self._steps else counters.first_step_s).add(now_s - self._returned_s)
         self._returned_s = now_s

@@ -57,10 +57,10 @@ class Histogram:
         self._counts = [0] * (len(self._limits) + 1)
         self._total = 0.0
 
-    def add(self, value: float) -> None:
+    def add(self, value: float, times: int = 1) -> None:
         """Count a value."""
-        self._counts[bisect_left(self._limits, value)] += 1
-        self._total += value
+        self._counts[bisect_left(self._limits, value)] += times
+        self._total += value * times
 
     def statistics(self) -> HistogramStatistics:
         """The counts of this moment."""

@@ -186,10 +186,12 @@ class Trace(core.Ring):
         """How many calls and requests have ended."""
         return self.total, self.requests_total
 
-    def add_request(self, start_s: float, end_s: float, frames: Sequence[int], outcome: str) -> None:
+    def add_request(
+        self, start_s: float, end_s: float, frames: Sequence[int], outcome: str, times: int = 1
+    ) -> None:
         """Enter a request of a batched run that has ended: what `EndedRequest` has, by `time.perf_counter`."""
-        self._requests.append((start_s, end_s, frames, outcome))
-        self.requests_total += 1
+        self._requests.extend([(start_s, end_s, frames, outcome)] * times)
+        self.requests_total += times
 
     def requests_since(self, position: int) -> list[EndedRequest]:
         """The requests from a position on, as far as they are kept."""

@@ -1,4 +1,4 @@
-"""Kernel of `CachedAttention` that reads keys and values where they are."""
+"""Kernels of attention to what is cached, which read keys and values where they are, and of choices by scores."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, compiled, scratch
 from actorflow.ops.nn.attention import CachedAttention
+from actorflow.ops.nn.sampling import Sample
 from actorflow.ops.registry import kernel
 
 
@@ -16,7 +17,22 @@ def _cached_attention(operation: CachedAttention, inputs: list[Array], outputs: 
     if module is None or q.dtype != np.float32 or not keys.flags.c_contiguous or not values.flags.c_contiguous:
         return [operation.compute(*inputs)]
     q, k, v, table, used = (np.ascontiguousarray(x) for x in (q, k, v, table, used))
-    y, room = np.empty_like(q), table.shape[1] * keys.shape[1] + q.shape[1]
-    scale = operation.damped(q.shape[2] // operation.heads)
-    module.attend(q, k, v, keys, values, table, used, operation.heads, scale, scratch("shares", [room], "f4"), y)
+    y, room = np.empty_like(q), table.shape[1] * keys.shape[1] + q.shape[1] + 7
+    scale, heads = operation.damped(q.shape[2] // operation.heads), operation.heads
+    at, shares = scratch("places", [room], "i8"), scratch("shares", [heads * (room + 1)], "f4")
+    module.attend(q, k, v, keys, values, table, used, heads, scale, at, shares, y)
     return [y]
+
+
+@kernel(Sample, returns=True)
+def _sample(operation: Sample, inputs: list[Array], outputs: None) -> list[Array]:
+    scores, random, *given = inputs
+    module = compiled("cached")
+    if module is None or not scores.shape[-1]:
+        return [operation.compute(*inputs)]
+    front, choices = random.shape, scores.shape[-1]
+    found, shares = np.empty(random.size, np.int64), scores.reshape(-1, choices).astype("f4")
+    settings = zip(operation.settings(given), ("f4", "i8", "f4"), strict=True)
+    rows = [np.full(front, x, dtype).reshape(-1) for x, dtype in settings]
+    module.choose(shares, random.astype("f4").reshape(-1), *rows, scratch("ranked", [choices], "f4"), found)
+    return [found.reshape(front)]

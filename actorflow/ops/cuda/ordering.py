@@ -1,11 +1,12 @@
-"""Kernels of `actorflow.ops.ordering`: CuPy's functions, which take memory of their own, or wait for the stream."""
+"""Kernels of `actorflow.ops.ordering` and of choices by scores: CuPy's functions, which take memory of their own, or wait for the stream."""
 
 from __future__ import annotations
 
 import cupy
 import numpy as np
 
-from actorflow.ops.cuda.launch import NUMBERS, REALS, Array, kernel
+from actorflow.ops.cuda.launch import FLOATS, NUMBERS, REALS, Array, kernel
+from actorflow.ops.nn.sampling import Sample
 from actorflow.ops.operation import wide_dtype
 from actorflow.ops.ordering import ArgSort, CumProd, CumSum, Sort
 
@@ -35,3 +36,8 @@ def _argsort(operation: ArgSort, inputs: list[Array], outputs: list[Array]) -> N
     cupy.copyto(y, cupy.argsort(x, axis=0, kind="stable"))
     if operation.reverse:
         cupy.subtract(y.dtype.type(x.shape[0] - 1), y, out=y)
+
+
+@kernel(Sample, dtypes=FLOATS, captures=False)
+def _sample(operation: Sample, inputs: list[Array], outputs: list[Array]) -> None:
+    cupy.copyto(outputs[0], operation.compute(*inputs))

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from actorflow.errors import DTypeError, ShapeError
 from actorflow.ops import reductions
-from actorflow.ops.elementwise import add, bitwise_right_shift, bitwise_xor, cast, maximum, multiply, where
-from actorflow.ops.fills import numbers
-from actorflow.ops.nn.softmax import softmax
-from actorflow.ops.operation import Operand, X, savable, whole
-from actorflow.ops.ordering import cumsum, sort
-from actorflow.ops.shaping import expand_dims
+from actorflow.ops.elementwise import add, bitwise_right_shift, bitwise_xor, cast, multiply
+from actorflow.ops.operation import Operand, Operation, X, apply, whole
+from actorflow.spec import TensorSpec
 
 #: Constants of splitmix64: the distance of two positions, and the shifts with the factors that follow them.
 _APART, _MIX = 0x9E3779B97F4A7C15, ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+
+#: Choices are among all.
+_ALL = 1 << 62
 
 
 def _mixed(bits: Any) -> Any:
@@ -90,51 +91,68 @@ def sample(
         >>> print(af.ops.sample(even, random, top_k=1), af.ops.sample(scores, random, top_p=0.0))
         1 1
     """
+    if random is None or not (isinstance(temperature, Operand) or temperature > 0):
+        _checked(scores.spec)
+        return reductions.argmax(scores, -1, name=name)
+    settings = {"temperature": temperature, "top_k": _ALL if top_k is None else top_k}
+    settings["top_p"] = 1.0 if top_p is None else top_p
+    inputs = [each for each in settings.values() if isinstance(each, Operand)]
+    fixed: Any = {what: None if isinstance(each, Operand) else each for what, each in settings.items()}
+    made: X = apply(Sample(**fixed), scores, random, *inputs, name=name)
+    return made
+
+
+def _checked(scores: TensorSpec) -> None:
     if not scores.shape or scores.dtype.kind not in "fV":
-        raise DTypeError(f"sample: scores must be floating, with an axis of choices, got {scores.spec}")
-    if random is None:
-        return reductions.argmax(scores, -1, name=name)
-    x: Any = cast(scores, "float32")
-    drawn = _of_each(scores, "random", random)
-    x = x - reductions.max(x, -1, keepdims=True)
-    if isinstance(temperature, Operand):
-        heat = _of_each(scores, "temperature", temperature)
-        drawn = where(heat > 0.0, drawn, 0.0)  # the first one that has any probability
-        x = x / maximum(heat, float(np.finfo(np.float32).tiny))
-    elif temperature > 0:
-        x = x * (1 / temperature)
-    else:
-        return reductions.argmax(scores, -1, name=name)
-    shares = softmax(x)
-    if top_k is not None or top_p is not None:
-        ranked = kept = sort(shares, -1, descending=True, stable=False)
-        if top_k is not None:
-            most = _of_each(scores, "top_k", top_k, "int64", "iu") if isinstance(top_k, Operand) else top_k
-            count = shares.shape[-1]
-            kept = where(shares.literal(numbers(_counted, count, shape=(count,))) < most, kept, 0.0)
-        if top_p is not None:
-            most = _of_each(scores, "top_p", top_p) if isinstance(top_p, Operand) else top_p
-            before = cumsum(kept, -1, exclusive=True)
-            kept = where(before < reductions.sum(kept, -1, keepdims=True) * most, kept, 0.0)
-        least = reductions.min(where(kept > 0.0, kept, ranked[..., :1]), -1, keepdims=True)
-        shares = where(shares < least, 0.0, shares)
-    ends = cumsum(shares, -1)
-    total = reductions.max(ends, -1, keepdims=True)
-    # Choices whose shares end before the number drawn; it may be rounded to the total itself.
-    passed = (ends <= drawn * total) & (ends < total)
-    choice: X = reductions.sum(cast(passed, "int64"), -1, name=name)
-    return choice
+        raise DTypeError(f"sample: scores must be floating, with an axis of choices, got {scores}")
 
 
-def _of_each(scores: Any, what: str, given: Any, dtype: str = "float32", kinds: str = "fV") -> Any:
-    """A parameter with a value for each row of scores, checked and as an array beside them."""
-    if given.dtype.kind not in kinds:
-        raise DTypeError(f"sample: {what} must be {'floating' if dtype == 'float32' else 'integers'}, got {given.spec}")
-    if given.shape != scores.shape[:-1]:
-        raise ShapeError(f"sample: {what} must have shape {scores.shape[:-1]}, got {given.spec}")
-    return expand_dims(cast(given, dtype), -1)
+@dataclass(frozen=True)
+class Sample(Operation):
+    """Choices by their scores and numbers that were drawn; see `sample`.
 
+    Attributes:
+        temperature, top_k, top_p: For all rows; None for one that is an input, behind the numbers, with a value for each.
+    """
 
-@savable
-def _counted(length: int) -> npt.NDArray[np.int64]:
-    return np.arange(length)
+    arguments = ("scores", "random", "*settings")
+    differentiable = False
+
+    temperature: float | None = 1.0
+    top_k: int | None = _ALL
+    top_p: float | None = 1.0
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        scores, *others = inputs
+        _checked(scores)
+        names = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is None]
+        for what, spec in zip(("random", *names), others, strict=True):
+            if spec.dtype.kind not in ("iu" if what == "top_k" else "fV"):
+                raise DTypeError(f"sample: {what} must be {'integers' if what == 'top_k' else 'floating'}, got {spec}")
+            if spec.shape != scores.shape[:-1]:
+                raise ShapeError(f"sample: {what} must have shape {scores.shape[:-1]}, got {spec}")
+        return (TensorSpec(scores.shape[:-1], np.dtype(np.int64)),)
+
+    def settings(self, given: Iterable[Any]) -> list[Any]:
+        """Temperature, top_k and top_p: numbers, or the inputs that they are."""
+        left = iter(given)
+        return [next(left) if each is None else each for each in (self.temperature, self.top_k, self.top_p)]
+
+    def compute(self, *inputs: Any) -> Any:
+        scores, random, *given = inputs
+        heat, most, share = [x[..., np.newaxis] if np.ndim(x) else x for x in self.settings(given)]
+        x = scores.astype("f4")
+        with np.errstate(all="ignore"):
+            shares = np.exp((x - x.max(-1, keepdims=True)) / np.maximum(heat, np.finfo("f4").tiny))
+        if self.top_k != _ALL or self.top_p != 1.0:
+            ranked = -np.sort(-shares, -1)
+            kept = np.where((ranked * 0 + 1).cumsum(-1) <= most, ranked, 0)
+            before = kept.cumsum(-1, dtype="f8") - kept
+            kept = np.where(before < kept.sum(-1, keepdims=True, dtype="f8") * share, kept, 0)
+            least = np.where(kept > 0, kept, ranked[..., :1]).min(-1, keepdims=True)
+            shares = np.where(shares < least, 0, shares)
+        ends = shares.cumsum(-1, dtype="f8")
+        total = ends[..., -1:]
+        drawn = random.astype("f4")[..., np.newaxis] * (heat > 0)  # 0: the first one that has any probability
+        # Choices whose shares end before the number drawn; it may be rounded to the total itself.
+        return ((ends <= drawn * total) & (ends < total)).sum(-1)

@@ -8,7 +8,7 @@ import numpy as np
 
 import actorflow as af
 from actorflow import ops
-from tests.operations.table import Make, call, composed, integers, refused
+from tests.operations.table import SINGLE_AND_DOUBLE, Make, Row, Sample, call, composed, integers, refused
 
 
 def _mixed(bits: Any) -> Any:
@@ -28,29 +28,31 @@ def _uniform(torch: Any, seed: Any, position: Any) -> Any:
     return ((bits >> 40) & 0xFFFFFF).to(torch.float32) * 2.0**-24
 
 
-def _sample(
-    torch: Any, scores: Any, random: Any = None, heat: Any = None, k: Any = None, p: Any = None, **given: Any
-) -> Any:
+def _chosen(scores: Any, random: Any = None, *rows: Any, **given: Any) -> Any:
     """One choice after the other, as it is said: of those left, by the sum of their probabilities."""
     if random is None:
         return scores.argmax(-1)
-    found, width = [], scores.shape[-1]
-    for i, row in enumerate(scores.reshape(-1, width)):
-        settings = {
-            name: each.reshape(-1)[i].item() for name, each in (("t", heat), ("k", k), ("p", p)) if each is not None
-        }
-        t = settings.get("t", given.get("temperature", 1.0))
-        k_i, p_i = settings.get("k", given.get("top_k", width)), settings.get("p", given.get("top_p", 1.0))
-        if t == 0:
-            found.append(row.argmax())
+    found, width = np.empty(random.shape, np.int64), scores.shape[-1]
+    names = [name for name in ("temperature", "top_k", "top_p") if rows and given.get(name) is None]
+    for at in np.ndindex(random.shape):
+        how = {"temperature": 1.0, "top_k": width, "top_p": 1.0, **given}
+        how |= {name: each[at] for name, each in zip(names, rows, strict=True)}
+        x = scores[at].astype("f8")
+        if how["temperature"] == 0:
+            found[at] = x.argmax()
             continue
-        shares = torch.softmax(row.double() / t, 0)
-        ranked, order = torch.sort(shares, descending=True, stable=True)
-        ranked[k_i:] = 0
-        ranked[ranked.cumsum(0) - ranked >= p_i * ranked.sum()] = 0
+        shares = np.exp((x - x.max()) / how["temperature"])
+        order = np.argsort(-shares, stable=True)
+        ranked = shares[order]
+        ranked[how["top_k"] :] = 0
+        ranked[ranked.cumsum() - ranked >= how["top_p"] * ranked.sum()] = 0
         shares[order] = ranked
-        found.append(torch.searchsorted(shares.cumsum(0), random.reshape(-1)[i].double() * shares.sum(), right=True))
-    return torch.stack(found).reshape(scores.shape[:-1])
+        found[at] = np.searchsorted(shares.cumsum(), random[at] * shares.sum(), side="right")
+    return found
+
+
+def _sample(torch: Any, *tensors: Any, **given: Any) -> Any:
+    return torch.from_numpy(np.asarray(_chosen(*[each.numpy() for each in tensors], **given)))
 
 
 def _drawn(*shape: int, settings: str = "") -> Make:
@@ -79,6 +81,19 @@ ROWS = [
         call(ops.uniform_at, integers((2, 3), (3,), high=1 << 40)),
         call(ops.uniform_at, lambda random: [random.integers(-(1 << 62), 1 << 62, 4), np.arange(3)[:, np.newaxis]]),
         differentiable=False,
+    ),
+    Row(
+        ops.Sample,
+        [
+            Sample(ops.Sample(), _drawn(4, 7)),
+            Sample(ops.Sample(0.5, 3), _drawn(2, 3, 5)),
+            Sample(ops.Sample(2.0, top_p=0.6), _drawn(5)),
+            Sample(ops.Sample(None, None, None), _drawn(6, 9, settings="tkp")),
+        ],
+        numpy=_chosen,
+        without={"torch": "it has no such operation"},
+        dtypes=SINGLE_AND_DOUBLE,
+        particular=True,
     ),
     composed(
         "ops.sample",
