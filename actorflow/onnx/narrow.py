@@ -10,6 +10,7 @@ import numpy as np
 
 from actorflow.errors import DTypeError
 from actorflow.onnx.values import Array
+from actorflow.ops.cpu.buffers import narrow
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
@@ -53,6 +54,35 @@ class Convert(Operation):
                 info = limits(to)
                 x = np.clip(x.astype(np.float32), float(info.min), float(info.max))
             return x.astype(to)
+
+
+@dataclass(frozen=True)
+class DynamicQuantizeLinear(Operation):
+    """Numbers as unsigned integers of 8 bits, their scale and their zero point: 0 and all of them between 0 and 255."""
+
+    differentiable = False
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        (x,), whole = inputs, np.dtype(np.uint8)
+        return TensorSpec(x.shape, whole), TensorSpec((), x.dtype), TensorSpec((), whole)
+
+    def compute(self, *inputs: Any) -> Any:
+        y, step, zero = quantized(inputs[0])
+        return y, step, zero.astype(np.uint8)
+
+
+def quantized(x: Array) -> tuple[Array, Any, Any]:
+    """Numbers and 0 spread over the integers from 0 to 255, the step between these, and what 0 has become."""
+    module = narrow() if x.dtype == np.float32 and x.size and x.flags.c_contiguous else None
+    low, high = map(x.dtype.type, module.limits(x.reshape(-1)) if module else (x.min(initial=0), x.max(initial=0)))
+    with np.errstate(all="ignore"):
+        step = (high - low) / x.dtype.type(255) or x.dtype.type(1)
+        zero = np.rint(-low / step)
+        if module is None:
+            return np.clip(np.rint(x / step) + zero, 0, 255).astype(np.uint8), step, zero
+    y = np.empty(x.shape, np.uint8)
+    module.to_uint8(x.reshape(-1), y.reshape(-1), step, zero)
+    return y, step, zero
 
 
 def limits(dtype: np.dtype[Any]) -> Any:

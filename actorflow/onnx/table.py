@@ -168,7 +168,8 @@ class Node:
         order = common_order(values, rank)
         blobs = [value.broadcastable(order) for value in values]
         if rank and all(not len(blob.shape) for blob in blobs):  # constants of one element: the result has their axes
-            blobs[0] = next(value for value in values if value.rank == rank).blob(order)
+            i = next(i for i, value in enumerate(values) if value.rank == rank)
+            blobs[i] = values[i].blob(order)
         return order, blobs
 
 

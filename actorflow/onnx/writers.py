@@ -703,6 +703,12 @@ def _sort(out: Exporter, op: Op) -> None:
     out.write(op.outputs[0], found[how.kind == "ArgSort"])
 
 
+@_writes("DynamicQuantizeLinear")
+def _dynamic_quantize(out: Exporter, op: Op) -> None:
+    for blob, tensor in zip(op.outputs, out.nodes("DynamicQuantizeLinear", [out.read(op.inputs[0])], 3), strict=True):
+        out.write(blob, tensor)
+
+
 # -- recurrent ---------------------------------------------------------------------------------------------------------
 
 

@@ -342,12 +342,8 @@ def matmul(a: X, b: X, /, *, transpose_a: bool = False, transpose_b: bool = Fals
         >>> af.ops.matmul(a, xp.asarray([1, 1]))
         Array([3, 7], dtype=int64)
     """
-    operation = Matmul(transpose_a, transpose_b) if transpose_a or transpose_b else _PRODUCT
-    y: X = apply(operation, a, b, name=name)
+    y: X = apply(Matmul(transpose_a, transpose_b), a, b, name=name)  # one of its own: kernels keep a weight with it
     return y
-
-
-_PRODUCT = Matmul()
 
 
 def matrix_transpose(x: X, /, *, name: str | None = None) -> X:

@@ -1,5 +1,6 @@
 """Pairs of QuantizeLinear and DequantizeLinear against ONNX Runtime."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -86,3 +87,34 @@ def test_integers_of_32_bits_go_through() -> None:
     model = af.onnx.load(source)
     with model.graph:
         assert model.run_sync({"x": np.array([7, -3], np.int32)})["y"].tolist() == [3.5, -1.5]
+
+
+@pytest.mark.parametrize("shape", [(5, 16), (1, 7), (2, 3, 33)])
+def test_products_of_what_is_quantized_in_each_run(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """The scale of the weight has one element on one axis, beside one without axes; there and back gives the same."""
+    rng = np.random.default_rng(0)
+    arrays = {"w": rng.integers(-63, 64, (shape[-1], 40), dtype=np.int8), "ws": np.float32([0.25])}
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+        helper.make_node("MatMulInteger", ["q", "w", "z"], ["sums"]),
+        helper.make_node("Cast", ["sums"], ["wide"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["s", "ws"], ["scale"]),
+        helper.make_node("Mul", ["wide", "scale"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in "xy"]
+    ends[0] = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    given = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    more = [helper.make_tensor_value_info(name, kind, None) for name, kind in (("q", 2), ("s", 1), ("z", 2))]
+    graph = helper.make_graph(nodes, "dynamic", ends[:1], [ends[1], *more], given)
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    peer, model = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"]), af.onnx.load(source)
+    af.onnx.save(model, tmp_path / "again.onnx")
+    again = af.onnx.load(tmp_path / "again.onnx")
+    with model.graph, again.graph:
+        for x in (rng.standard_normal(shape), rng.random(shape) + 1, np.zeros(shape)):
+            x = x.astype(np.float32)
+            expected = peer.run(None, {"x": x})
+            for found in (model.run_sync({"x": x}), again.run_sync({"x": x})):
+                for mine, its in zip(found.values(), expected, strict=True):
+                    assert (mine.dtype, mine.shape) == (its.dtype, its.shape)
+                    np.testing.assert_allclose(mine, its, rtol=1e-6)

@@ -39,12 +39,13 @@ def _integers(shape: tuple[int, ...], low: int, high: int, seed: int = 0) -> np.
 def test_products_of_all_sizes(module: Any) -> None:
     for rows in range(1, 14):
         for depth, columns in ((2, 1), (6, 15), (7, 16), (8, 17), (33, 40)):
-            a, b = _integers((rows, depth), -(2**15), 2**15 - 1), _integers((depth, columns), -900, 900, 1)
+            a = _integers((rows, depth), -(2**15), 2**15 - 1)
             even = np.zeros((rows, depth + depth % 2), np.int16)
             even[:, :depth] = a
-            out = np.full((rows, columns), 7, np.int32)
-            module.multiply(even, module.pack(b), out)
-            np.testing.assert_array_equal(out, a.astype("i8") @ b.astype("i8"))
+            for size, low, high in ((1, -128, 127), (2, -900, 900)):
+                b, out = _integers((depth, columns), low, high, 1), np.full((rows, columns), 7, np.int32)
+                module.multiply(even, module.pack(b, size), out)
+                np.testing.assert_array_equal(out, a.astype("i8") @ b.astype("i8"))
 
 
 def test_rows_in_16_bits_and_the_largest_of_their_numbers(module: Any) -> None:
@@ -60,7 +61,23 @@ def test_rows_in_16_bits_and_the_largest_of_their_numbers(module: Any) -> None:
                     assert not y[:, columns:].any()
 
 
+def test_numbers_in_8_bits(module: Any) -> None:
+    for size in (1, 7, 8, 9, 40):
+        for low in (-3.0, 1.0, -9.0):
+            x = (np.random.default_rng(size).random(size) * 5 + low).astype(np.float32)
+            assert module.limits(x) == (min(x.min(), 0), max(x.max(), 0))
+            y = np.full(size, 7, np.uint8)
+            module.to_uint8(x, y, 0.01, 100.0)
+            np.testing.assert_array_equal(y, np.clip(np.rint(x / np.float32(0.01)) + 100, 0, 255).astype(np.uint8))
+    assert module.limits(np.float32([np.nan, 1, -2])) == (-2, 1)
+    assert module.limits(np.empty(0, np.float32)) == (0, 0)
+
+
 def test_what_does_not_fit_is_refused(module: Any) -> None:
+    with pytest.raises(ValueError, match="expected panels of int8 or int16, got float64 with 2 axes"):
+        module.multiply(np.zeros((3, 4), np.int16), np.zeros((2, 2)), np.zeros((3, 20), np.int32))
+    with pytest.raises(ValueError, match="shapes do not fit"):
+        module.to_uint8(np.zeros(3, np.float32), np.zeros(2, np.uint8), 1.0, 0.0)
     panels = module.pack(np.ones((4, 20), np.int32))
     for a, out in (((3, 6), (3, 20)), ((3, 4), (2, 20)), ((3, 4), (3, 33)), ((0, 4), (0, 20))):
         with pytest.raises(ValueError, match=r"shapes do not fit|nothing to multiply"):
@@ -86,6 +103,19 @@ def test_products_are_those_of_numpy(form: str, name: str) -> None:
         for _ in range(3):  # with a matrix that it has seen
             (y,) = compute_cpu(ops.Matmul(), a, b)
             np.testing.assert_array_equal(y, a @ b)
+
+
+def test_each_of_several_products_keeps_its_weight(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(linalg, "_packed", lambda b, old=linalg._packed: (seen.append(b.shape), old(b))[1])
+    rng = np.random.default_rng(0)
+    with af.Graph("g") as graph:
+        x = graph.blob("x", (64, 32), "int32")
+        first = x @ graph.constant(rng.integers(-9, 9, (32, 40), np.int32))
+        y = first @ graph.constant(rng.integers(-9, 9, (40, 50), np.int32))
+        for _ in range(3):
+            graph.run_sync({x: np.ones((64, 32), np.int32)}, fetch=[y])
+    assert seen == ([(32, 40), (40, 50)] if form == "compiled" else [])
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float16"])

@@ -10,7 +10,7 @@ import numpy as np
 from actorflow import ops
 from actorflow.onnx.constants import constant, spend
 from actorflow.onnx.operators.elementwise import mapped
-from actorflow.onnx.operators.quantized import widened
+from actorflow.onnx.operators.quantized import dynamic, whole_product, widened
 from actorflow.onnx.refusal import Refused
 from actorflow.onnx.table import Lower, Node, lowers, row
 from actorflow.onnx.values import Array, Value
@@ -74,32 +74,20 @@ def _rms(x: Any, scale: Any, epsilon: float) -> Any:
 
 @lowers(f"{_MS}MatMulIntegerToFloat")
 def _matmul_to_float(node: Node) -> Value:
-    a, b = (_centered(node, i, 4 + i) for i in (0, 1))
-    y = mapped(node, ops.multiply, node.usual(ops.matmul(a.blob(), b.blob())), node.value(2))
-    y = mapped(node, ops.multiply, y, node.value(3))
-    return mapped(node, ops.add, y, node.value(6)) if node.has(6) else y
+    zeros = [node.value(i) if node.has(i) else None for i in (4, 5)]
+    return _as_floats(node, whole_product(node, node.value(0), node.value(1), *zeros), node.value(2), 3, 6)
 
 
 @lowers(f"{_MS}DynamicQuantizeMatMul")
 def _dynamic_matmul(node: Node) -> Value:
-    whole, scale = _quantized(node.x.blob())
-    y = mapped(node, ops.multiply, node.usual(ops.matmul(whole, _centered(node, 1, 3).blob()) * scale), node.value(2))
-    return mapped(node, ops.add, y, node.value(4)) if node.has(4) else y
+    (x, scale, zero), weight = dynamic(node), node.value(1)
+    return _as_floats(node, whole_product(node, x, weight, zero, node.value(3) if node.has(3) else None), scale, 2, 4)
 
 
-def _centered(node: Node, position: int, zero: int) -> Value:
-    """Quantized integers less their zero point, as numbers that products add up exactly."""
-    x = widened(node, node.value(position), np.float32)
-    return mapped(node, ops.subtract, x, widened(node, node.value(zero), np.float32)) if node.has(zero) else x
-
-
-def _quantized(x: Any) -> tuple[Any, Any]:
-    """Numbers as 8-bit integers less their zero point, and their scale: those of DynamicQuantizeLinear."""
-    low, high = ops.minimum(ops.min(x), 0.0), ops.maximum(ops.max(x), 0.0)
-    scale = (high - low) / 255.0
-    scale = ops.where(ops.equal(scale, 0.0), 1.0, scale)
-    zero = ops.clip(ops.round(-low / scale), 0.0, 255.0)
-    return ops.clip(ops.round(x / scale) + zero, 0.0, 255.0) - zero, scale
+def _as_floats(node: Node, y: Value, scale: Value, other: int, bias: int) -> Value:
+    """Products times a scale and that at another input, with a bias where there is one."""
+    y = mapped(node, ops.multiply, widened(node, y, np.float32), mapped(node, ops.multiply, scale, node.value(other)))
+    return mapped(node, ops.add, y, node.value(bias)) if node.has(bias) else y
 
 
 @lowers(f"{_MS}MatMulNBits", limits="other than 4 and 8 bits, g_idx")

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import helper
 
 from actorflow import ops
-from actorflow.onnx.narrow import FLOATS, BitCast, Convert, is_narrow, limits, named
+from actorflow.onnx.narrow import FLOATS, BitCast, Convert, DynamicQuantizeLinear, is_narrow, limits, named
 from actorflow.onnx.operators.convolution import check_kernel, image, pads_of, per_axis
 from actorflow.onnx.operators.elementwise import as_type, mapped, reshaped_to
 from actorflow.onnx.operators.products import product
@@ -87,6 +87,14 @@ def _quantize(node: Node) -> Value:
     return value
 
 
+def dynamic(node: Node) -> list[Value]:
+    """The first input as integers, their scale and their zero point."""
+    return [node.usual(blob) for blob in node.graph.apply(DynamicQuantizeLinear(), node.x.blob())]
+
+
+lowers("DynamicQuantizeLinear")(dynamic)
+
+
 class Quantized(NamedTuple):
     """What is known of quantized numbers: numbers of which no more is left than of them.
 
@@ -143,19 +151,21 @@ def _less_zero(node: Node, value: Value, zero: Value | None, axis: int) -> Value
     return mapped(node, ops.subtract, wide, zero)
 
 
+def whole_product(node: Node, a: Value, b: Value, zero_a: Value | None, zero_b: Value | None) -> Value:
+    """The product of quantized integers less their zero points."""
+    return node.usual(product(_less_zero(node, a, zero_a, -2), _less_zero(node, b, zero_b, -1)))
+
+
 @lowers("MatMulInteger")
 def _matmul_integer(node: Node) -> Value:
     zeros = [node.value(i) if node.has(i) else None for i in (2, 3)]
-    return node.usual(
-        product(_less_zero(node, node.value(0), zeros[0], -2), _less_zero(node, node.value(1), zeros[1], -1))
-    )
+    return whole_product(node, node.value(0), node.value(1), *zeros)
 
 
 @lowers("QLinearMatMul")
 def _qlinear_matmul(node: Node) -> Value:
-    a = _less_zero(node, node.value(0), node.value(2), -2)
-    b = _less_zero(node, node.value(3), node.value(5), -1)
-    return _requantized(node, node.usual(product(a, b)), 1, 4, 6, 7, -1)
+    found = whole_product(node, *map(node.value, (0, 3, 2, 5)))
+    return _requantized(node, found, 1, 4, 6, 7, -1)
 
 
 def _requantized(node: Node, found: Value, a: int, b: int, y: int, zero: int, axis: int) -> Value:

@@ -12,6 +12,7 @@ import numpy as np
 from actorflow import ops
 from actorflow.graph.flow import scan
 from actorflow.onnx.constants import constant, spend
+from actorflow.onnx.narrow import quantized
 from actorflow.onnx.refusal import Refused
 from actorflow.onnx.table import Node, lowers
 from actorflow.onnx.values import Array, Value
@@ -21,7 +22,6 @@ from actorflow.ops.indexing import line
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
-_ZERO = np.float32(0)
 
 #: Activations, and their alpha and beta where a file gives none.
 _ACTIVATIONS: Mapping[str, tuple[Callable[..., Any], tuple[float, ...]]] = MappingProxyType(
@@ -277,16 +277,12 @@ def _packed(weight: Array) -> Array:
 
 def _multiply(x: Array, weight: Array, scale: Array, y: Array) -> None:
     """Put rows, rounded to 8 bits between the least and the largest number, times whole numbers and a scale into y."""
-    low, high = min(x.min(), _ZERO), max(x.max(), _ZERO)
-    step = (high - low) / np.float32(255) or np.float32(1)
-    zero = np.rint(-low / step)
-    whole = np.rint(x / step)
-    np.maximum(np.minimum(whole, 255 - zero, out=whole), -zero, out=whole)
+    whole, step, zero = quantized(x)
     if (module := narrow()) is None:
-        np.multiply(whole @ weight, step * scale, out=y)
+        np.multiply((whole - zero) @ weight, step * scale, out=y)
         return
     rounded, sums = np.zeros((len(x), 2 * weight.shape[1]), np.int16), np.empty(y.shape, np.int32)
-    rounded[:, : x.shape[1]] = whole
+    np.subtract(whole, np.int16(zero), out=rounded[:, : x.shape[1]])
     module.multiply(rounded, weight, sums)
     np.multiply(sums, step * scale, out=y, dtype=np.float32, casting="unsafe")
 

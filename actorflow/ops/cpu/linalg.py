@@ -88,7 +88,7 @@ def _bias_down(operation: BiasDown, inputs: list[Array], outputs: list[Array]) -
 _PLAIN = Matmul()
 #: Products of integers that are worth a look at all of them.
 _LEAST_INTEGERS = 1 << 14
-_MOST_INT16, _MOST_INT32 = (1 << 15) - 1, (1 << 31) - 1
+_MOST_INT8, _MOST_INT16, _MOST_INT32 = (1 << 7) - 1, (1 << 15) - 1, (1 << 31) - 1
 #: Rows of integers of 16 bits that are multiplied at once.
 _NARROW_ROWS = 6
 
@@ -133,7 +133,7 @@ def _matmul_of_int32(operation: Matmul, inputs: list[Array], outputs: list[Array
 def _packed(b: Array) -> tuple[Array | None, int]:
     """A matrix for products of 16 bits, and the largest size of its elements; None if they have more."""
     most = _largest(b)
-    return narrow().pack(np.ascontiguousarray(b)) if most <= _MOST_INT16 else None, most
+    return narrow().pack(np.ascontiguousarray(b), 1 + (most > _MOST_INT8)) if most <= _MOST_INT16 else None, most
 
 
 def _largest(x: Array) -> int:

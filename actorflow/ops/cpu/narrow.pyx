@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Products of integers of 16 bits, and conversions of half precision: what NumPy computes one by one.
+"""Products of integers of 16 bits, and conversions of half precision and to 8 bits: what NumPy computes one by one.
 
 They are written for processors with AVX2 and F16C, and compiled for these whatever the package is compiled for;
 `IS_FAST` says whether this is one. Elsewhere others compute.
 """
 
-from libc.stdint cimport int16_t, int32_t, int64_t, uint16_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint16_t
 import numpy as np
 cimport numpy as cnp
 
@@ -34,17 +34,22 @@ cdef extern from *:
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
     }
 
+    /* Half of a pair of rows in a panel, whose numbers have a size of 1 or 2 bytes. */
+    FOR_AVX2 static inline __attribute__((always_inline)) __m256i half_of(const char *panel, ptrdiff_t half, int size) {
+        const __m128i *from = (const __m128i *)(panel + half * COLUMNS * size);
+        return size == 1 ? _mm256_cvtepi8_epi16(_mm_loadu_si128(from)) : _mm256_loadu_si256((const __m256i *)from);
+    }
+
     /* Sums of some rows and one panel: each pair of products is added at once. */
     FOR_AVX2 static inline __attribute__((always_inline)) void sums_of(
-            const int16_t *a, ptrdiff_t step, const int16_t *panel, ptrdiff_t pairs, int rows, int32_t *out,
+            const int16_t *a, ptrdiff_t step, const char *panel, int size, ptrdiff_t pairs, int rows, int32_t *out,
             ptrdiff_t width, ptrdiff_t columns) {
         __m256i low[ROWS], high[ROWS];
         #pragma GCC unroll 6
         for (int r = 0; r < rows; r++)
             low[r] = high[r] = _mm256_setzero_si256();
         for (ptrdiff_t p = 0; p < pairs; p++) {
-            const __m256i b_low = _mm256_loadu_si256((const __m256i *)(panel + 2 * COLUMNS * p));
-            const __m256i b_high = _mm256_loadu_si256((const __m256i *)(panel + 2 * COLUMNS * p + COLUMNS));
+            const __m256i b_low = half_of(panel, 2 * p, size), b_high = half_of(panel, 2 * p + 1, size);
             #pragma GCC unroll 6
             for (int r = 0; r < rows; r++) {
                 int32_t pair;
@@ -93,32 +98,47 @@ cdef extern from *:
         return most;
     }
 
-    static void pack_all(const int32_t *b, ptrdiff_t depth, ptrdiff_t columns, int16_t *panels) {
+    static void pack_all(const int32_t *b, ptrdiff_t depth, ptrdiff_t columns, void *panels, int size) {
+        ptrdiff_t at = 0;
         for (ptrdiff_t c = 0; c < columns; c += COLUMNS)
             for (ptrdiff_t k = 0; k < depth; k += 2)
                 for (int j = 0; j < COLUMNS; j++)
-                    for (int i = 0; i < 2; i++)
-                        *panels++ = c + j < columns && k + i < depth ? (int16_t)b[(k + i) * columns + c + j] : 0;
+                    for (int i = 0; i < 2; i++, at++) {
+                        const int32_t x = c + j < columns && k + i < depth ? b[(k + i) * columns + c + j] : 0;
+                        if (size == 1)
+                            ((int8_t *)panels)[at] = (int8_t)x;
+                        else
+                            ((int16_t *)panels)[at] = (int16_t)x;
+                    }
     }
 
-    FOR_AVX2 static void multiply_all(const int16_t *a, ptrdiff_t rows, ptrdiff_t depth, const int16_t *panels,
-                                      int32_t *out, ptrdiff_t columns) {
+    FOR_AVX2 static inline __attribute__((always_inline)) void multiply_sized(
+            const int16_t *a, ptrdiff_t rows, ptrdiff_t depth, const char *panels, int size, int32_t *out,
+            ptrdiff_t columns) {
         const ptrdiff_t pairs = depth / 2;
         for (ptrdiff_t c = 0; c < columns; c += COLUMNS) {
-            const int16_t *panel = panels + c * depth;
+            const char *panel = panels + c * depth * size;
             for (ptrdiff_t r = 0; r < rows; r += ROWS) {
                 const int16_t *from = a + r * depth;
                 int32_t *to = out + r * columns + c;
                 switch (rows - r) {  /* a constant each time, so that sums stay in registers */
-                case 1: sums_of(from, depth, panel, pairs, 1, to, columns, columns - c); break;
-                case 2: sums_of(from, depth, panel, pairs, 2, to, columns, columns - c); break;
-                case 3: sums_of(from, depth, panel, pairs, 3, to, columns, columns - c); break;
-                case 4: sums_of(from, depth, panel, pairs, 4, to, columns, columns - c); break;
-                case 5: sums_of(from, depth, panel, pairs, 5, to, columns, columns - c); break;
-                default: sums_of(from, depth, panel, pairs, ROWS, to, columns, columns - c);
+                case 1: sums_of(from, depth, panel, size, pairs, 1, to, columns, columns - c); break;
+                case 2: sums_of(from, depth, panel, size, pairs, 2, to, columns, columns - c); break;
+                case 3: sums_of(from, depth, panel, size, pairs, 3, to, columns, columns - c); break;
+                case 4: sums_of(from, depth, panel, size, pairs, 4, to, columns, columns - c); break;
+                case 5: sums_of(from, depth, panel, size, pairs, 5, to, columns, columns - c); break;
+                default: sums_of(from, depth, panel, size, pairs, ROWS, to, columns, columns - c);
                 }
             }
         }
+    }
+
+    FOR_AVX2 static void multiply_all(const int16_t *a, ptrdiff_t rows, ptrdiff_t depth, const void *panels, int size,
+                                      int32_t *out, ptrdiff_t columns) {
+        if (size == 1)  /* a constant here, too */
+            multiply_sized(a, rows, depth, panels, 1, out, columns);
+        else
+            multiply_sized(a, rows, depth, panels, 2, out, columns);
     }
 
     FOR_AVX2 static void widen(const uint16_t *x, float *y, ptrdiff_t count) {
@@ -136,14 +156,56 @@ cdef extern from *:
         for (; i < count; i++)
             y[i] = _cvtss_sh(x[i], 0);
     }
+
+    FOR_AVX2 static void least_and_most(const float *x, ptrdiff_t count, float *found) {
+        __m256 least = _mm256_setzero_ps(), most = least;
+        ptrdiff_t i = 0;
+        for (; i + 8 <= count; i += 8) {  /* the number comes first: beside NaN, the second one is taken */
+            least = _mm256_min_ps(_mm256_loadu_ps(x + i), least);
+            most = _mm256_max_ps(_mm256_loadu_ps(x + i), most);
+        }
+        float low[8], high[8];
+        _mm256_storeu_ps(low, least);
+        _mm256_storeu_ps(high, most);
+        found[0] = found[1] = 0;
+        for (int k = 0; k < 8; k++) {
+            found[0] = low[k] < found[0] ? low[k] : found[0];
+            found[1] = high[k] > found[1] ? high[k] : found[1];
+        }
+        for (; i < count; i++) {
+            found[0] = x[i] < found[0] ? x[i] : found[0];
+            found[1] = x[i] > found[1] ? x[i] : found[1];
+        }
+    }
+
+    FOR_AVX2 static void to_bytes(const float *x, uint8_t *y, ptrdiff_t count, float step, float zero) {
+        const __m256 steps = _mm256_set1_ps(step), zeros = _mm256_set1_ps(zero);
+        const __m256 none = _mm256_setzero_ps(), most = _mm256_set1_ps(255);
+        for (ptrdiff_t i = 0; i < count; i += 8) {
+            float rest[8] = {0};
+            uint8_t bytes[16];
+            const ptrdiff_t here = count - i < 8 ? count - i : 8;
+            if (here < 8)
+                memcpy(rest, x + i, here * sizeof *x);
+            __m256 whole = _mm256_div_ps(_mm256_loadu_ps(here < 8 ? rest : x + i), steps);
+            whole = _mm256_add_ps(_mm256_round_ps(whole, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), zeros);
+            whole = _mm256_min_ps(_mm256_max_ps(whole, none), most);
+            const __m256i wide = _mm256_cvtps_epi32(whole);
+            const __m128i half = _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+            _mm_storeu_si128((__m128i *)bytes, _mm_packus_epi16(half, half));
+            memcpy(y + i, bytes, here);
+        }
+    }
     #else
     static int is_fast(void) { return 0; }
+    static void least_and_most(const float *x, ptrdiff_t count, float *found) {}
+    static void to_bytes(const float *x, uint8_t *y, ptrdiff_t count, float step, float zero) {}
     static int64_t narrow_rows(const int32_t *x, ptrdiff_t rows, ptrdiff_t columns, int16_t *y, ptrdiff_t width) {
         return 0;
     }
-    static void pack_all(const int32_t *b, ptrdiff_t depth, ptrdiff_t columns, int16_t *panels) {}
-    static void multiply_all(const int16_t *a, ptrdiff_t rows, ptrdiff_t depth, const int16_t *panels, int32_t *out,
-                             ptrdiff_t columns) {}
+    static void pack_all(const int32_t *b, ptrdiff_t depth, ptrdiff_t columns, void *panels, int size) {}
+    static void multiply_all(const int16_t *a, ptrdiff_t rows, ptrdiff_t depth, const void *panels, int size,
+                             int32_t *out, ptrdiff_t columns) {}
     static void widen(const uint16_t *x, float *y, ptrdiff_t count) {}
     static void narrow(const float *x, uint16_t *y, ptrdiff_t count) {}
     #endif
@@ -151,9 +213,11 @@ cdef extern from *:
     int is_fast() noexcept nogil
     int64_t narrow_rows(const int32_t *x, Py_ssize_t rows, Py_ssize_t columns, int16_t *y,
                         Py_ssize_t width) noexcept nogil
-    void pack_all(const int32_t *b, Py_ssize_t depth, Py_ssize_t columns, int16_t *panels) noexcept nogil
-    void multiply_all(const int16_t *a, Py_ssize_t rows, Py_ssize_t depth, const int16_t *panels, int32_t *out,
+    void pack_all(const int32_t *b, Py_ssize_t depth, Py_ssize_t columns, void *panels, int size) noexcept nogil
+    void multiply_all(const int16_t *a, Py_ssize_t rows, Py_ssize_t depth, const void *panels, int size, int32_t *out,
                       Py_ssize_t columns) noexcept nogil
+    void least_and_most(const float *x, Py_ssize_t count, float *found) noexcept nogil
+    void to_bytes(const float *x, uint8_t *y, Py_ssize_t count, float step, float zero) noexcept nogil
     void widen(const uint16_t *x, float *y, Py_ssize_t count) noexcept nogil
     void narrow(const float *x, uint16_t *y, Py_ssize_t count) noexcept nogil
 
@@ -176,19 +240,19 @@ def to_int16(const int32_t[:, ::1] x, int16_t[:, ::1] y):
     return most
 
 
-def pack(const int32_t[:, ::1] b):
-    """A matrix as `multiply` takes it; its numbers have 16 bits."""
+def pack(const int32_t[:, ::1] b, int size=2):
+    """A matrix as `multiply` takes it; its numbers have a size of 1 or 2 bytes."""
     cdef Py_ssize_t depth = b.shape[0], columns = b.shape[1]
-    cdef int16_t[:, :, :, ::1] panels
-    made = np.empty(((columns + COLUMNS - 1) // COLUMNS, (depth + 1) // 2, COLUMNS, 2), np.int16)
+    shape = ((columns + COLUMNS - 1) // COLUMNS, (depth + 1) // 2, COLUMNS, 2)
+    cdef cnp.ndarray made = np.empty(shape, np.int8 if size == 1 else np.int16)
+    cdef void *panels = cnp.PyArray_DATA(made)
     if depth and columns:
-        panels = made
         with nogil:
-            pack_all(&b[0, 0], depth, columns, &panels[0, 0, 0, 0])
+            pack_all(&b[0, 0], depth, columns, panels, size)
     return made
 
 
-def multiply(const int16_t[:, ::1] a, const int16_t[:, :, :, ::1] panels, int32_t[:, ::1] out):
+def multiply(const int16_t[:, ::1] a, cnp.ndarray panels, int32_t[:, ::1] out):
     """``out = a @ b``.
 
     Args:
@@ -197,12 +261,32 @@ def multiply(const int16_t[:, ::1] a, const int16_t[:, :, :, ::1] panels, int32_
         out: No sum of products' sizes may be beyond its dtype.
     """
     cdef Py_ssize_t rows = a.shape[0], depth = a.shape[1], columns = out.shape[1]
+    cdef int size = panels.itemsize
+    cdef void *data = cnp.PyArray_DATA(panels)
+    if panels.dtype not in (np.int8, np.int16) or panels.ndim != 4 or not panels.flags.c_contiguous:
+        raise ValueError(f"expected panels of int8 or int16, got {panels.dtype} with {panels.ndim} axes")
     if depth != 2 * panels.shape[1] or rows != out.shape[0] or panels.shape[0] != (columns + COLUMNS - 1) // COLUMNS:
         raise ValueError("shapes do not fit")
     if not rows or not depth or not columns:
         raise ValueError("there is nothing to multiply")
     with nogil:
-        multiply_all(&a[0, 0], rows, depth, &panels[0, 0, 0, 0], &out[0, 0], columns)
+        multiply_all(&a[0, 0], rows, depth, data, size, &out[0, 0], columns)
+
+
+def limits(const float[::1] x):
+    """The least and the greatest of numbers and 0; NaN is passed over."""
+    cdef float found[2]
+    with nogil:
+        least_and_most(&x[0] if x.shape[0] else NULL, x.shape[0], found)
+    return found[0], found[1]
+
+
+def to_uint8(const float[::1] x, uint8_t[::1] y, float step, float zero):
+    """Numbers divided by a step, rounded, moved by a zero point, and cut off at 0 and 255."""
+    if x.shape[0] != y.shape[0] or not x.shape[0]:
+        raise ValueError("shapes do not fit")
+    with nogil:
+        to_bytes(&x[0], &y[0], x.shape[0], step, zero)
 
 
 def to_float32(const uint16_t[::1] x, float[::1] y):
