@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from onnx import helper
+from onnx import TensorProto, helper
 
 from actorflow.graph.nodes import Blob, Op
 from actorflow.onnx.saving import Exporter, UnsupportedError, channels_first
@@ -716,18 +716,23 @@ def _dynamic_quantize(out: Exporter, op: Op) -> None:
 _GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 
 
-@_writes("LSTM", "GRU", "RNN")
+@_writes("LSTM", "GRU", "RNN", "Ragged")
 def _sequence(out: Exporter, op: Op) -> None:
     operation: Any = op.operation
+    read, lengths, attributes = [*op.inputs], "", dict[str, Any]()
+    if operation.kind == "Ragged":
+        lengths = out.node("Cast", [out.read(read.pop(1))], to=TensorProto.INT32)
+        attributes["direction"] = "reverse" if operation.reverse else "forward"
+        operation = operation.network
     count = operation.states
     saved = range(1 + count, len(op.outputs))
     if saved:
         out.need_one(op, *saved)
-    x, *states = op.inputs[: 1 + count]
+    x, *states = read[: 1 + count]
     width, order = states[0].shape[1], _GATES[operation.kind]
     rows = np.arange(len(order) * width).reshape(-1, width)[[*order]].reshape(-1)
     arrays = []
-    for weight in op.inputs[1 + count :]:
+    for weight in read[1 + count :]:
         array = out.known(weight)
         if array is None:
             raise UnsupportedError("its weights are computed")
@@ -736,16 +741,16 @@ def _sequence(out: Exporter, op: Op) -> None:
     both = np.concatenate([bias, *(more or [np.zeros_like(bias)])])
     given = [
         out.array(array[None], weight.name)
-        for array, weight in zip((inputs, between, both), op.inputs[1 + count :], strict=False)
+        for array, weight in zip((inputs, between, both), read[1 + count :], strict=False)
     ]
     axis, one = out.ints([0]), out.ints([1])
     first = ["" if _is_zero(out, state) else out.node("Unsqueeze", [out.read(state), axis]) for state in states]
-    attributes: dict[str, Any] = {"hidden_size": width}
+    attributes["hidden_size"] = width
     if operation.kind == "GRU":
         attributes["linear_before_reset"] = int(operation.reset_after)
     if operation.kind == "RNN":
         attributes["activations"] = [operation.activation.capitalize()]
-    tensors = out.nodes(operation.kind, [out.read(x), *given, "", *first], 1 + count, **attributes)
+    tensors = out.nodes(operation.kind, [out.read(x), *given, lengths, *first], 1 + count, **attributes)
     for y, tensor, place in zip(op.outputs, tensors, (one, axis, axis), strict=False):
         out.write(y, out.node("Squeeze", [tensor, place]))
 

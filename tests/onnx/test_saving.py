@@ -160,6 +160,14 @@ def test_an_lstm_with_states(tmp_path: Path) -> None:
     agree(graph, tmp_path, {blob: normal(*blob.shape, seed=i) for i, blob in enumerate(blobs)})
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_network_over_sequences_of_several_lengths(reverse: bool, tmp_path: Path) -> None:
+    graph = af.Graph("g")
+    x, lengths = graph.blob("x", ("steps", 3, 4)), graph.blob("lengths", (3,), "int32")
+    ops.gru(x, known(x, 15, 4), known(x, 15, 5), lengths=lengths, reverse=reverse)
+    agree(graph, tmp_path, {x: normal(6, 3, 4), lengths: np.array([2, 6, 3], np.int32)}, returns=True)
+
+
 def known(x: af.Blob, *shape: int) -> af.Blob:
     return x.graph.constant(normal(*shape))
 

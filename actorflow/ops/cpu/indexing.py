@@ -204,6 +204,8 @@ def _take_along_axis_down(operation: ops.TakeAlongAxisDown, inputs: list[Array],
 def _flat(places: Indices, axis: int, length: int) -> Indices:
     """Indices along an axis as positions in a flat array, whose axis has this length."""
     outer, inner = math.prod(places.shape[:axis]), math.prod(places.shape[axis + 1 :])
+    if outer == inner == 1:
+        return places
     starts = np.arange(outer)[:, np.newaxis, np.newaxis] * (length * inner) + np.arange(inner)
     return (places.reshape(outer, places.shape[axis], inner) * inner + starts).reshape(places.shape)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from actorflow.ops.cpu.buffers import Array, in_float32, keep_where, scratch
+from actorflow.ops.cpu.kept import kept
 from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.cpu.windows import as_matrix
-from actorflow.ops.nn.recurrent import GRU, LSTM, RNN, GRUDown, LSTMDown, LSTMGates, LSTMGatesDown, RNNDown
-from actorflow.ops.registry import kernel
+from actorflow.ops.nn.recurrent import GRU, LSTM, RNN, GRUDown, LSTMDown, LSTMGates, LSTMGatesDown, Ragged, RNNDown
+from actorflow.ops.registry import find_kernel, kernel
+from actorflow.spec import TensorSpec
 
 
 def _quarters(gates: Array) -> tuple[Array, Array, Array, Array]:
@@ -236,3 +240,27 @@ def _rnn_down(operation: RNNDown, inputs: list[Array], outputs: list[Array]) -> 
         np.matmul(by, weight_h, out=dhidden)
     _by_inputs(by_gates, x, weight_x, dx, dweight_x, dbias)
     _by_states(as_matrix(by_gates), hidden, y, dweight_h)
+
+
+def ragged(libraries: Sequence[str], operation: Ragged, inputs: list[Array], outputs: list[Array]) -> None:
+    """Sequences of several lengths, whose parts a library computes."""
+    made, lengths = kept(operation).made, np.minimum(np.maximum(inputs[1], 0), len(inputs[0])).tolist()
+    # Of its own: what follows from the weights is kept by it.
+    network: Any = made("network", lambda: replace(operation.network, **_UNSAVED.get(type(operation.network), {})))
+
+    def run(given: list[Array], found: list[Array]) -> None:
+        def bound() -> Any:
+            specs = [TensorSpec(each.shape, each.dtype) for each in given]
+            return find_kernel(network, "cpu", specs[0].dtype, libraries=libraries).bound(network, specs)
+
+        made((libraries, given[0].shape), bound).function(network, given, found)
+
+    operation.in_parts(lengths, [inputs[0], *inputs[2:]], outputs, run)
+
+
+_UNSAVED: dict[Any, dict[str, Any]] = {LSTM: {"saves": False}, GRU: {"saves": False}}
+
+
+@kernel(Ragged, keeps=True)
+def _ragged(operation: Ragged, inputs: list[Array], outputs: list[Array]) -> None:
+    ragged(("numpy",), operation, inputs, outputs)

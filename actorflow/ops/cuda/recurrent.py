@@ -7,7 +7,7 @@ import cupy
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch_flat
 from actorflow.ops.cuda.linalg import dot, rows
 from actorflow.ops.cuda.reductions import sum_axes
-from actorflow.ops.nn.recurrent import GRU, LSTM, RNN, GRUDown, LSTMDown, LSTMGates, LSTMGatesDown, RNNDown
+from actorflow.ops.nn.recurrent import GRU, LSTM, RNN, GRUDown, LSTMDown, LSTMGates, LSTMGatesDown, Ragged, RNNDown
 
 _ADD = elementwise("add_to_rows", "T x, T more", "T y", "y = T(W(x) + W(more))")
 _SIGMOIDS = "r = T(W(1) / (W(1) + exp(-(W(a_r) + W(h_r))))); z = T(W(1) / (W(1) + exp(-(W(a_z) + W(h_z)))));"
@@ -244,3 +244,11 @@ def _rnn_down(operation: RNNDown, inputs: list[Array], outputs: list[Array]) -> 
         dot(by_gates[t], weight_h, dhidden)
     _by_inputs(by_gates, x, weight_x, dx, dweight_x, dbias)
     dot(rows(by_gates).T, rows(_before(hidden, y)), dweight_h)
+
+
+@kernel(Ragged, dtypes=FLOATS, captures=False)  # which asks how long sequences are
+def _ragged(operation: Ragged, inputs: list[Array], outputs: list[Array]) -> None:
+    x, lengths, *more = inputs
+    ends = cupy.minimum(cupy.maximum(lengths, 0), len(x)).get().tolist()
+    compute = {LSTM: _lstm, GRU: _gru, RNN: _rnn}[type(operation.network)]
+    operation.in_parts(ends, [x, *more], outputs, lambda *arrays: compute(operation.network, *arrays))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from actorflow.errors import GraphError, ShapeError
+from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.composition import composed_gradient
 from actorflow.ops.elementwise import cast, less, plus, tanh, where
 from actorflow.ops.indexing import INDEX, flip, line, read
@@ -369,6 +369,98 @@ class RNNDown(_SequenceDown):
         return RNN(self.activation)
 
 
+@dataclass(frozen=True)
+class Ragged(Operation):
+    """A network over sequences of several lengths, whose later steps leave its states as they are, and give 0.
+
+    Outputs: the hidden state after each step, and the last states.
+
+    Attributes:
+        network: The network.
+        reverse: Whether each sequence begins at its own last step.
+    """
+
+    arguments = ("x", "lengths", "*more")
+
+    network: _Sequence
+    reverse: bool = False
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        x, lengths, *more = inputs
+        found = self.network.infer(x, *more)[: 1 + self.network.states]
+        if lengths.dtype.kind not in "iu":
+            raise DTypeError(f"{self.network.kind}: lengths must be integers, got {lengths}")
+        if lengths.shape != x.shape[1:2]:
+            raise ShapeError(
+                f"{self.network.kind}: lengths must have shape (batch,), here {x.shape[1:2]}, got {lengths}"
+            )
+        return found
+
+    def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
+        return self.network.cost([inputs[0], *inputs[2:]], outputs)
+
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+        return composed_gradient(self._to_the_end, op, grads, wanted)
+
+    def _to_the_end(self, x: Blob, lengths: Blob, *more: Blob) -> Sequence[Blob]:
+        """The outputs, of sequences that are all computed to the end. What comes behind is not taken."""
+        network, first = self.network, more[: self.network.states]
+        steps, rows = (line(x, axis, x.shape[:2]) for axis in (0, 1))
+        runs = less(steps, lengths if lengths.dtype == steps.dtype else cast(lengths, steps.dtype))
+        count = count_nonzero(runs, 0)
+        back = where(runs, count - 1 - steps, steps)
+
+        def at(values: Blob, steps: Any) -> Blob:
+            return read(values, (INDEX, INDEX), [steps, rows])
+
+        y, *after = apply(network, at(x, back) if self.reverse else x, *more)
+        after = [y, *after[network.states + 1 :]]  # of a cell, too
+        found = [concat([expand_dims(a, 0), b]) for a, b in zip(first, after, strict=True)]
+        lasts = [reshape(at(each, expand_dims(count, 0)), first[0].shape) for each in found]
+        y = where(expand_dims(runs, 2), y, 0.0)
+        return [at(y, back) if self.reverse else y, *lasts]
+
+    def in_parts(self, ends: Sequence[int], inputs: Sequence[Any], outputs: Sequence[Any], run: Any) -> None:
+        """Compute the outputs part by part: the steps up to the end of the shortest sequence, of all, and so on.
+
+        Args:
+            ends: Number of steps of each sequence.
+            inputs: Arrays, those of the network.
+            outputs: Arrays to write into.
+            run: Computes the network, as ``run(inputs, outputs)``.
+        """
+        x, *more = inputs
+        y, *lasts = outputs
+        states, weights = more[: self.network.states], more[self.network.states :]
+        x, begin = _turned(x, ends) if self.reverse else x, 0
+        y.fill(0)
+        for last, state in zip(lasts, states, strict=True):
+            last[...] = state
+        for end in sorted({*ends} - {0}):
+            part = x[begin:end], y[begin:end]
+            going = [i for i, own in enumerate(ends) if own >= end]
+            if len(going) == len(ends):
+                run([part[0], *[last.copy() for last in lasts], *weights], [part[1], *lasts])
+            else:
+                given = [last[going] for last in lasts]
+                found = [each.copy() for each in (part[1][:, going], *given)]  # which are contiguous
+                run([part[0][:, going], *given, *weights], found)
+                part[1][:, going] = found[0]
+                for last, each in zip(lasts, found[1:], strict=True):
+                    last[going] = each
+            begin = end
+        if self.reverse:
+            y[...] = _turned(y, ends)
+
+
+def _turned(x: Any, ends: Sequence[int]) -> Any:
+    """Sequences of these lengths from their ends on."""
+    found = x.copy()
+    for rows, end in [(slice(None), ends[0])] if len({*ends}) == 1 else enumerate(ends):
+        found[:end, rows] = x[:end, rows][::-1]
+    return found
+
+
 @whole
 def lstm_cell(
     x: Blob,
@@ -586,11 +678,7 @@ def _sequence(
     reverse: bool,
     name: str | None,
 ) -> tuple[X, ...]:
-    """The hidden state after each step, and the last states; states and biases that are None are 0.
-
-    Sequences that end before others are computed to the end. What comes behind is not taken, and backwards each begins
-    at its own last step.
-    """
+    """The hidden state after each step, and the last states; states and biases that are None are 0."""
     weight_h = weights[1]
     assert weight_h is not None
     rank_is(operation.kind, "x", x.spec, ("steps", "batch", "features"))
@@ -601,20 +689,8 @@ def _sequence(
     if lengths is None:
         y, *more = apply(operation, flip(x, 0) if reverse else x, *first, *given, name=name)
         return flip(y, 0) if reverse else y, *more[: operation.states]
-    steps, rows = (line(x, axis, x.shape[:2]) for axis in (0, 1))
-    runs = less(steps, lengths if lengths.dtype == steps.dtype else cast(lengths, steps.dtype))
-    count = count_nonzero(runs, 0)
-    back = where(runs, count - 1 - steps, steps)
-
-    def at(values: X, steps: Any) -> X:
-        return read(values, (INDEX, INDEX), [steps, rows])
-
-    y, *more = apply(operation, at(x, back) if reverse else x, *first, *given, name=name)
-    after = [y, *more[operation.states + 1 :]]  # of a cell, too
-    found = [concat([expand_dims(a, 0), b]) for a, b in zip(first, after, strict=True)]
-    lasts = [reshape(at(each, expand_dims(count, 0)), shape) for each in found]
-    y = where(expand_dims(runs, 2), y, 0.0)
-    return at(y, back) if reverse else y, *lasts
+    found: tuple[X, ...] = apply(Ragged(operation, reverse), x, lengths, *first, *given, name=name)
+    return found
 
 
 @whole

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from actorflow.ops import registry
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.kept import kept
 from actorflow.ops.cpu.parallel import even_cuts
-from actorflow.ops.nn.recurrent import GRU, LSTM, RNN
+from actorflow.ops.cpu.recurrent import ragged
+from actorflow.ops.nn.recurrent import GRU, LSTM, RNN, Ragged
 from actorflow.ops.onednn.following import TANH
 from actorflow.ops.onednn.library import (
     BIAS,
@@ -136,3 +138,8 @@ for _kind in (LSTM, GRU):
     kernel(_kind, keeps=True, supports=lambda operation: not operation.saves)(_Sequence)
 #: Relu of the library makes 0 of NaN.
 kernel(RNN, keeps=True, supports=lambda operation: operation.activation == "tanh")(_Sequence)
+
+
+@registry.kernel(Ragged, library=LIBRARY, dtypes="float32", keeps=True)
+def _ragged(operation: Ragged, inputs: list[Array], outputs: list[Array]) -> None:
+    ragged((LIBRARY, "numpy"), operation, inputs, outputs)

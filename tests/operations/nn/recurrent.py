@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 import actorflow as af
 from actorflow import ops
-from actorflow.ops.nn.recurrent import GRUDown, LSTMDown, LSTMGatesDown, RNNDown
+from actorflow.ops.nn.recurrent import GRUDown, LSTMDown, LSTMGatesDown, Ragged, RNNDown
 from tests.operations.table import FLOATING, Make, Row, Sample, Wrong, normal
 
 _GRADIENT = {"numpy": "differences check it as the gradient of its row", "torch": "only gradients are made of it"}
@@ -94,6 +95,28 @@ def _rnn(x: Any, h: Any, weight_x: Any, weight_h: Any, bias: Any, activation: st
     return [np.reshape(y, (*x.shape[:2], h.shape[1])), h]
 
 
+def _ragged(network: Any, lengths: Sequence[int], *shapes: tuple[int, ...]) -> Make:
+    return lambda random: [_tame(*shapes)(random)[0], np.array(lengths), *_tame(*shapes)(random)[1:]]
+
+
+def _each(x: Any, lengths: Any, *more: Any, network: Any, reverse: bool) -> list[np.ndarray]:
+    """Each sequence by itself."""
+    count = network.states
+    whole = {
+        "LSTM": _steps,
+        "GRU": lambda *given: _gru(*given, True, False),
+        "RNN": lambda *given: _rnn(*given, "tanh"),
+    }
+    y, *lasts = np.zeros((*x.shape[:2], more[0].shape[1])), *[each.astype(float) for each in more[:count]]
+    for row, length in enumerate(np.clip(lengths, 0, len(x))):
+        own, way = slice(row, row + 1), slice(None, None, -1 if reverse else 1)
+        found = whole[network.kind](x[:length, own][way], *[each[own] for each in more[:count]], *more[count:])
+        y[:length, own] = found[0][way]
+        for last, each in zip(lasts, found[1:], strict=False):
+            last[own] = each
+    return [y, *lasts]
+
+
 #: Of gradients of sequences: what they are given follows from the inputs, so differences by it alone say nothing.
 _BY_STEPS = _GRADIENT | {"differences": "those of the row of the sequence, to the second order, are its gradient"}
 _WHOLE = {"torch": "tests/oracle compares the states, and gradients"}
@@ -157,6 +180,20 @@ ROWS = [
         dtypes=FLOATING,
     ),
     Row(
+        Ragged,
+        [
+            Sample(Ragged(network, reverse), _ragged(network, lengths, *shapes_of(network, 4, 3, 2, 3)))
+            for network in (ops.LSTM(), ops.GRU(), ops.RNN())
+            for reverse, lengths in ((False, (2, 0, 9)), (True, (3, 4, 1)), (True, (2, 2, 2)))
+        ],
+        numpy=_each,
+        without={"torch": "tests/oracle compares packed sequences"},
+        dtypes=FLOATING,
+        by_steps=True,
+        closed=3,
+        particular=True,
+    ),
+    Row(
         RNNDown,
         [Sample(RNNDown(name), normal(*_down(1, *sizes))) for sizes in _SIZES for name in ("tanh", "relu")],
         without=_BY_STEPS,
@@ -185,6 +222,18 @@ WRONG = [
         )
     ),
     Wrong(ops.GRU(), [*_of(3, *_SIZES[0])[:5], (2,)], af.ShapeError, r"GRU: bias_h must have shape \(3 \* hidden\)"),
+    *(
+        Wrong(
+            Ragged(ops.RNN()),
+            [_of(1, *_SIZES[0])[0], given, *_of(1, *_SIZES[0])[1:]],
+            kind,
+            f"RNN: lengths must {match}",
+        )
+        for given, kind, match in (
+            (("int64", 3), af.ShapeError, r"have shape \(batch,\), here \(2,\), got int64\[3\]"),
+            ((2,), af.DTypeError, r"be integers, got float32\[2\]"),
+        )
+    ),
     Wrong(ops.RNN("sin"), _of(1, *_SIZES[0]), af.GraphError, "RNN: activation must be 'tanh' or 'relu', got 'sin'"),
     Wrong(
         RNNDown(),
