@@ -32,19 +32,16 @@ from weakref import WeakValueDictionary, finalize
 from actorflow.devices.base import Device, DeviceOptions, Fence, Lane
 from actorflow.devices.memory import Bucket, BufferPool
 from actorflow.errors import DeviceError, OutOfMemoryError
+from actorflow.place import Place
 from actorflow.spec import TensorSpec
 from actorflow.threads import start_thread
 
 if TYPE_CHECKING:
     from actorflow.devices.segment import Segment
-    from actorflow.place import Place
 
-#: Number of looks of the loop at an event that does not pass, before a thread waits for it.
-_MAX_IDLE_POLLS = 200
-#: Seconds between two looks at events that no thread can wait for.
-_POLL_S = 0.001
-#: Most signatures of calls that a device knows; a signature takes some 500 bytes.
-_MAX_SIGNATURES = 1 << 13
+_MAX_IDLE_POLLS = 200  # number of looks of the loop at an event that does not pass, before a thread waits for it
+_POLL_S = 0.001  # seconds between two looks at events that no thread can wait for
+_MAX_SIGNATURES = 1 << 13  # most signatures of calls that a device knows; a signature takes some 500 bytes
 
 
 class Event(ABC):
@@ -473,16 +470,11 @@ Uses = tuple[tuple["StreamLane", int], ...]
 
 
 class StreamPool(BufferPool):
-    """All buffers of one device with streams. Only from the loop's thread.
-
-    Args:
-        allocate: Makes an array of a type, with undefined contents.
-        lanes: Gives all lanes of the device.
-    """
+    """All buffers of one device with streams. Only from the loop's thread."""
 
     def __init__(self, allocate: Callable[[TensorSpec], Any], lanes: Callable[[], Iterable[StreamLane]]) -> None:
         super().__init__(allocate)
-        self.lanes = lanes
+        self.lanes = lanes  # gives all lanes of the device
         self._own: WeakValueDictionary[int, Any] = WeakValueDictionary()  # what was made here, by its id
         self._shelves: WeakValueDictionary[TensorSpec, _Shelf] = WeakValueDictionary()
         self._retired: deque[tuple[Any, Uses]] = deque()
@@ -507,11 +499,7 @@ class StreamPool(BufferPool):
         return shelf
 
     def take(self, spec: TensorSpec, lane: StreamLane) -> Any:
-        """A buffer with undefined contents that the work ``lane`` launches next may use.
-
-        Raises:
-            OutOfMemoryError: if there is no room for it.
-        """
+        """A buffer that the work ``lane`` launches next may use; raises OutOfMemoryError if there is no room for it."""
         free = self.shelf(spec).free
         if free:
             buffer = self.find(spec, lane, lambda _: True)

@@ -40,10 +40,8 @@ _P = TypeVar("_P")
 
 #: Work that takes less is not spread: it would be over before another thread has begun.
 WORTH_NS = 200_000
-#: Spread work must be faster than one thread by this factor to be worth the processor's time that it costs.
-_GAIN = 1.1
-#: Kinds of work whose worth is known at a time.
-_MOST_KINDS = 4096
+_GAIN = 1.1  # spread work must be faster than one thread by this factor to be worth the processor's time that it costs
+_MOST_KINDS = 4096  # kinds of work whose worth is known at a time
 
 
 class Member:
@@ -204,11 +202,7 @@ class _Blas:
 
 
 class Team:
-    """The lanes, their threads, and those that help: at most one less than there are cores, and none without lanes.
-
-    Args:
-        longest_pause: How many calls at most are not spread after one whose spreading brought nothing.
-    """
+    """The lanes, their threads, and those that help: at most one less than there are cores, and none without lanes."""
 
     def __init__(self, longest_pause: int = 63) -> None:
         self._longest_pause = longest_pause
@@ -235,8 +229,6 @@ class Team:
         self._in_pieces = 0  # lanes of them whose work is in pieces, or needs no BLAS
         self._keepers = 0  # calls of `keep_single` that have not ended
         self._singles = 0  # calls within `single`
-
-    # -- a lane's share ------------------------------------------------------------------------------------------------
 
     @property
     def share(self) -> int:
@@ -301,8 +293,6 @@ class Team:
             finally:
                 self._setting.release()
 
-    # -- its threads ---------------------------------------------------------------------------------------------------
-
     def join(self) -> Member:
         """The calling thread is a lane's from here on."""
         member = Member()
@@ -346,8 +336,6 @@ class Team:
         at_work = sum([member.at_work for member in self._members])
         return cores() - at_work - self._invited
 
-    # -- its work ------------------------------------------------------------------------------------------------------
-
     def spread(
         self, pieces: Sequence[_P], work: Callable[[_P], None], work_ns: float = inf, multiplies: bool = False
     ) -> None:
@@ -375,7 +363,6 @@ class Team:
                 work(piece)
 
     def _worth(self, kind: Hashable) -> Worth:
-        """Whether help makes work of a kind faster."""
         found = self._worths.get(kind)
         if found is None:
             if len(self._worths) >= _MOST_KINDS:
