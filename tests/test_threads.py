@@ -416,7 +416,7 @@ CASES = {
             "(?s)stage 'source' .*thread 'actorflow-source' cannot be started.*created at .*test_threads",
         ),
     ),
-    "processes": Case("pipeline.resources", processes, EXECUTORS, [1, 2, 3, 4, 5, 6]),
+    "processes": Case("pipeline.loader", processes, EXECUTORS, [1, 2, 3, 4, 5, 6]),
     "transfer": Case(
         "devices.sim.timeline", transfer, "-sim:0", [0.0, 2.0, 4.0], (af.StageError, f"(?s)stage 'to.*{SIM}")
     ),
