@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy.typing as npt
 
@@ -53,13 +53,16 @@ from actorflow.errors import CheckpointError, GraphError, MissingExtraError, did
 from actorflow.graph import options
 from actorflow.graph.body import Body, bodies_of, with_bodies
 from actorflow.graph.cache import Cached
-from actorflow.graph.graph import Fetch, Graph, Interface, targets_of
+from actorflow.graph.graph import Graph, Interface, targets_of
 from actorflow.graph.nodes import Blob, Node, Op, Site, State, Variable
 from actorflow.interchange import to_numpy
 from actorflow.ops.operation import Operation
 from actorflow.place import Place
 from actorflow.plan.validate import chosen, in_order, states_of
 from actorflow.spec import TensorSpec, rows_axis
+
+if TYPE_CHECKING:
+    from actorflow.graph.graph import Fetch
 
 STRUCTURE, TENSORS = "graph.json", "weights.safetensors"
 #: Most bytes that are read at once while the table of contents is looked for; that of two members is far smaller.

@@ -1,12 +1,9 @@
 """Devices with streams and events: their lanes, fences and memory, and how the loop learns that work has ended.
 
-A lane is a stream. Its work is launched at once, on the loop's thread, and runs later on the device in the order of
-launching. An event recorded behind a piece of work proves its end, and that of all work in front of it; so events are
-recorded only where one is asked for, and at the end of the dispatcher's turn.
-
-Python callbacks on a stream can deadlock with the GIL, so nothing on the device ever calls the host. The loop looks at
-the first event of each lane as long as events pass quickly; when one does not, a thread of the lane blocks on it,
-outside the GIL, and wakes the loop.
+Work is launched at once, on the loop's thread, and runs later in the order of launching; events are recorded only
+where one is asked for, and at the end of the dispatcher's turn. Python callbacks on a stream can deadlock with the
+GIL, so the loop looks at the first event of each lane, and when that does not pass soon, a thread of the lane blocks
+on it.
 
 A buffer comes back when the last work that uses it has been *launched*, which may be long before that work has run. So
 it comes back with its uses: per lane, the number of the newest work that may touch it. A lane whose uses alone these

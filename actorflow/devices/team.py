@@ -10,11 +10,9 @@ short work is over. So those who help are told to stay off the core of the threa
 There is no telling whether other programs use a core. So the team looks at what help has brought, for each kind of
 work: where it brought nothing, such work is spread no more for a while (`Worth`).
 
-BLAS keeps one pool of threads for the whole process, so its size is decided here for all graphs: lanes that there is
-work for have an equal share of the cores each, and pieces that call BLAS are computed by one thread each. Where lanes
-compute nothing but kernels, which are cut into pieces, BLAS has one thread: its own would wait for more work in a loop,
-on cores that pieces need. A primitive of oneDNN is called for as many threads as there may be at that moment
-(`Team.threads`), judged in the same way, and ONNX Runtime is told a lane's share.
+BLAS keeps one pool of threads for the whole process: lanes that there is work for have an equal share of the cores
+each, and pieces that call BLAS are computed by one thread each. Where lanes compute nothing but kernels, which are cut
+into pieces, BLAS has one thread: its own would wait for more work in a loop, on cores that pieces need.
 """
 
 from __future__ import annotations

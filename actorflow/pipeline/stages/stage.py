@@ -14,11 +14,9 @@ Sequence of one item, for ``source.map(f)`` with f too long for the loop::
 An item travels with a position: where its stream is to be taken up again to get what comes after the item. Positions
 are cheap and opaque; only the stage that made one knows what it means, and makes plain data of it when asked.
 
-The user's code may raise anything wherever it is called: an Exception, a `StopIteration` that would end a stream, a
-`CancelledError` or `GeneratorExit` that is not the task's own, a `KeyboardInterrupt`. So it is caught where it is
-called, as BaseException, and becomes the stage's `StageError`. KeyboardInterrupt and SystemExit leave the loop besides,
-as they do where a task raises them. What else goes wrong in a stage, in code of this package, ends the run as well
-(`guarded`, `StageActor.fire`): otherwise it would be lost.
+The user's code may raise anything wherever it is called, what ends loops and tasks, too. So it is caught there, as
+BaseException, and becomes the stage's `StageError`; KeyboardInterrupt and SystemExit leave the loop besides, as they do
+where a task raises them. What else goes wrong in a stage ends the run as well: otherwise it would be lost.
 """
 
 from __future__ import annotations
