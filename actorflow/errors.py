@@ -93,16 +93,13 @@ __all__ = [
 ]
 
 
-#: Names at each end of a long cycle that the message shows.
-_SHOWN = 10
-#: Characters of an item that a message shows.
-_MOST_SHOWN = 200
+_SHOWN = 10  # names at each end of a long cycle that the message shows
+_MOST_SHOWN = 200  # characters of an item that a message shows
 #: In place of an item that was to be made when its stage failed.
 UNMADE: Any = object()
 #: Names that a message suggests, and how much of such a name must be the same, from 0 to 1.
 _MOST_NEAR, _NEAR = 3, 0.6
-#: Some 30 years: a longer limit of time is none, as not every loop can wait for it.
-_FOREVER_S = 1e9
+_FOREVER_S = 1e9  # some 30 years: a longer limit of time is none, as not every loop can wait for it
 
 
 def listed(names: Sequence[str], most: int = _SHOWN) -> str:
@@ -115,10 +112,6 @@ def did_you_mean(name: object, known: Iterable[str]) -> str:
 
     Capitals make no difference. ``conv`` is near to ``net/conv`` and to ``conv/out``, too: names of scopes were left
     out, or a blob's.
-
-    Args:
-        name: The wanted name, a text or anything else.
-        known: The names that there are.
     """
     if not isinstance(name, str) or not name:
         return ""
@@ -180,6 +173,11 @@ class ActorflowError(Exception):
 
     #: Attributes that mean nothing in another process.
     _local: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, page: str | None = None) -> None:
+        super().__init_subclass__()
+        if page is not None:
+            cls.page = page
 
     def __init__(self, *args: Any, page: str | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -249,48 +247,36 @@ class CycleError(GraphError):
         self.cycle = tuple(cycle)
 
 
-class ShapeError(GraphError):
+class ShapeError(GraphError, page="shapes"):
     """Shapes do not fit."""
-
-    page: ClassVar[str] = "shapes"
 
 
 class AxisError(ShapeError, IndexError):
     """An array has no such axis; an IndexError too, as in NumPy and the array API standard."""
 
 
-class DTypeError(GraphError, TypeError):
+class DTypeError(GraphError, TypeError, page="shapes"):
     """Dtypes do not fit; a TypeError too, which array code expects."""
 
-    page: ClassVar[str] = "shapes"
 
-
-class PlaceError(GraphError):
+class PlaceError(GraphError, page="devices"):
     """Places do not fit, or a text is not a place."""
 
-    page: ClassVar[str] = "devices"
 
-
-class FeedError(GraphError):
+class FeedError(GraphError, page="running"):
     """A feed is missing, unknown or not allowed."""
 
-    page: ClassVar[str] = "running"
 
-
-class KernelNotFoundError(ActorflowError, LookupError):
+class KernelNotFoundError(ActorflowError, LookupError, page="own-operations"):
     """No kernel is registered for what the plan needs."""
 
-    page: ClassVar[str] = "own-operations"
 
-
-class DeviceError(ActorflowError, RuntimeError):
+class DeviceError(ActorflowError, RuntimeError, page="devices"):
     """A device failed.
 
     Attributes:
         work: Name of the op whose work failed, where several were launched as one and the device knows; else None.
     """
-
-    page: ClassVar[str] = "devices"
 
     work: str | None = None
 
@@ -299,16 +285,12 @@ class DeviceUnavailableError(DeviceError):
     """A place names a device that this process does not have."""
 
 
-class OutOfMemoryError(DeviceError, MemoryError):
+class OutOfMemoryError(DeviceError, MemoryError, page="memory"):
     """A plan can never fit the memory budget, or a device has no room; the message shows what takes how much."""
 
-    page: ClassVar[str] = "memory"
 
-
-class RaceError(DeviceError):
+class RaceError(DeviceError, page="sim"):
     """Two pieces of work on a simulated device use one memory, and nothing orders them; the message names both."""
-
-    page: ClassVar[str] = "sim"
 
 
 class FailedInput(Protocol):
@@ -351,7 +333,7 @@ class HeldValues(Protocol):
         """The greatest of them."""
 
 
-class OpError(ActorflowError, RuntimeError):
+class OpError(ActorflowError, RuntimeError, page="errors"):
     """An operation failed while it ran; the cause is chained.
 
     Attributes:
@@ -359,8 +341,6 @@ class OpError(ActorflowError, RuntimeError):
         frame: Number of the frame; None where it failed before there was one.
         updated: Names of the variables that the frame had updated before; the others have their old values.
     """
-
-    page: ClassVar[str] = "errors"
 
     _local = ("_op", "_replay", "_alone")
     _op: Any = None
@@ -470,30 +450,23 @@ class OpError(ActorflowError, RuntimeError):
 
 
 class NotFiniteResultError(FloatingPointError):
-    """A NaN or an infinity found in the results of an op; becomes a `NotFiniteError`.
-
-    Attributes:
-        inputs: Statistics of the inputs, by the names of their blobs.
-        results: Statistics of the results.
-    """
+    """A NaN or an infinity found in the results of an op; becomes a `NotFiniteError`."""
 
     def __init__(
         self, what: str, inputs: Mapping[str, HeldValues] | None = None, results: Sequence[HeldValues] = ()
     ) -> None:
         super().__init__(what)
-        self.inputs = inputs or {}
-        self.results = tuple(results)
+        self.inputs = inputs or {}  # what the inputs hold, by the names of their blobs
+        self.results = tuple(results)  # what the results hold
 
 
-class NotFiniteError(OpError):
+class NotFiniteError(OpError, page="nan"):
     """An op made a NaN or an infinity where its inputs have none; see `Graph`, ``check_finite``.
 
     Attributes:
         inputs: Statistics of the inputs, by the names of their blobs.
         results: Statistics of the results.
     """
-
-    page: ClassVar[str] = "nan"
 
     def __init__(self, op: FailedCall, finding: NotFiniteResultError) -> None:
         lines = [f"\n    {name!r} held {each}" for name, each in finding.inputs.items()]
@@ -503,29 +476,23 @@ class NotFiniteError(OpError):
         self.results = finding.results
 
 
-class OpTimeoutError(OpError, TimeoutError):
+class OpTimeoutError(OpError, TimeoutError, page="stalls"):
     """One call of an op took longer than the op's timeout.
 
     An async function has been cancelled. A thread cannot be stopped: it goes on, and what it computes is dropped.
     """
-
-    page: ClassVar[str] = "stalls"
 
     def __init__(self, op: Op, timeout_s: float) -> None:
         super().__init__(op, f"timed out after {timeout_s:g} s")
         self.timeout_s = timeout_s
 
 
-class RunTimeoutError(ActorflowError, TimeoutError):
+class RunTimeoutError(ActorflowError, TimeoutError, page="stalls"):
     """A run took longer than its ``timeout``; the message lists what it waited for."""
 
-    page: ClassVar[str] = "stalls"
 
-
-class StallError(ActorflowError, RuntimeError):
+class StallError(ActorflowError, RuntimeError, page="stalls"):
     """A run made no progress for longer than the graph's limit; the message lists what it waited for."""
-
-    page: ClassVar[str] = "stalls"
 
 
 class RunCancelledError(ActorflowError, RuntimeError):
@@ -543,15 +510,13 @@ class RunCancelledError(ActorflowError, RuntimeError):
         self.updated = tuple(updated)
 
 
-class QueueFullError(ActorflowError, RuntimeError):
+class QueueFullError(ActorflowError, RuntimeError, page="batching"):
     """A request was refused as too many rows wait for batched runs; a service answers it with status 503.
 
     Attributes:
         waiting_rows: Rows that wait.
         queue_rows: Number of rows that may wait.
     """
-
-    page: ClassVar[str] = "batching"
 
     def __init__(self, graph: str, rows: int, waiting_rows: int, queue_rows: int) -> None:
         super().__init__(
@@ -562,27 +527,21 @@ class QueueFullError(ActorflowError, RuntimeError):
         self.queue_rows = queue_rows
 
 
-class BatcherClosedError(ActorflowError, RuntimeError):
+class BatcherClosedError(ActorflowError, RuntimeError, page="batching"):
     """A batcher takes no request any more, or was closed before the request's end; services answer with status 503."""
 
-    page: ClassVar[str] = "batching"
 
-
-class SessionClosedError(BatcherClosedError):
+class SessionClosedError(BatcherClosedError, page="sessions"):
     """A session takes no step any more: it was closed, before the end of a step perhaps, or had none for too long."""
 
-    page: ClassVar[str] = "sessions"
 
-
-class SessionsFullError(ActorflowError, RuntimeError):
+class SessionsFullError(ActorflowError, RuntimeError, page="sessions"):
     """A session found no slot in time as too many are open; a service answers it with status 503.
 
     Attributes:
         sessions: Sessions that are open, as many as may be.
         waiting: Sessions that wait for a slot.
     """
-
-    page: ClassVar[str] = "sessions"
 
     def __init__(self, graph: str, sessions: int, waiting: int) -> None:
         super().__init__(
@@ -593,7 +552,7 @@ class SessionsFullError(ActorflowError, RuntimeError):
         self.waiting = waiting
 
 
-class CacheFullError(ActorflowError, RuntimeError):
+class CacheFullError(ActorflowError, RuntimeError, page="sessions"):
     """A step of a session found too few free blocks of a cache in time; a service answers it with status 503.
 
     Attributes:
@@ -603,8 +562,6 @@ class CacheFullError(ActorflowError, RuntimeError):
         waiting: Sessions that wait for blocks.
     """
 
-    page: ClassVar[str] = "sessions"
-
     def __init__(self, graph: str, needed: int, free: int, blocks: int, waiting: int) -> None:
         super().__init__(
             f"a step of a session of graph {graph!r} needs {needed} more blocks of its cache, of {blocks} {free} are "
@@ -613,10 +570,8 @@ class CacheFullError(ActorflowError, RuntimeError):
         self.needed, self.free, self.blocks, self.waiting = needed, free, blocks, waiting
 
 
-class TransportError(ActorflowError, RuntimeError):
+class TransportError(ActorflowError, RuntimeError, page="mpi"):
     """Messages between ranks do not come through, or cannot."""
-
-    page: ClassVar[str] = "mpi"
 
 
 class PeerLostError(TransportError):
@@ -643,19 +598,15 @@ class PeerFailedError(TransportError):
         self.rank = rank
 
 
-class DataError(ActorflowError, ValueError):
+class DataError(ActorflowError, ValueError, page="data"):
     """A data file is missing or malformed; the message names the file and what was expected."""
 
-    page: ClassVar[str] = "data"
 
-
-class PipelineError(ActorflowError, ValueError):
+class PipelineError(ActorflowError, ValueError, page="pipelines"):
     """A data pipeline, or what is asked of it, is wrong."""
 
-    page: ClassVar[str] = "pipelines"
 
-
-class StageError(ActorflowError, RuntimeError):
+class StageError(ActorflowError, RuntimeError, page="pipelines"):
     """A call of a stage of a data pipeline failed; the cause is chained.
 
     Attributes:
@@ -664,8 +615,6 @@ class StageError(ActorflowError, RuntimeError):
             no item is to blame.
         item: Argument of the stage's function; None if it failed before there was an item, as sources do.
     """
-
-    page: ClassVar[str] = "pipelines"
 
     def __init__(self, stage: str, kind: str, site: object, number: int | None, item: Any, what: str) -> None:
         lines = [f"stage {stage!r} ({kind}) {what}"]
@@ -695,10 +644,8 @@ class StageTimeoutError(StageError, TimeoutError):
         self.timeout_s = timeout_s
 
 
-class CheckpointError(ActorflowError, RuntimeError):
+class CheckpointError(ActorflowError, RuntimeError, page="training"):
     """A checkpoint is damaged, does not fit the graph, or cannot be written; the message names the file and why."""
-
-    page: ClassVar[str] = "training"
 
 
 class MissingExtraError(ActorflowError, ImportError):
@@ -706,11 +653,7 @@ class MissingExtraError(ActorflowError, ImportError):
 
 
 def require(module: str, *, extra: str, purpose: str) -> ModuleType:
-    """Import an optional dependency.
-
-    Raises:
-        MissingExtraError: if it is not installed; the message says what needs it and how to install it.
-    """
+    """Import an optional dependency; raises MissingExtraError saying what needs it and how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -724,7 +667,8 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
 # -- arguments ---------------------------------------------------------------------------------------------------------
 #
 # One function per kind. A public call has all its arguments checked before it takes or changes anything, and goes on
-# with the plain numbers that it gets back: those of foreign types may raise whenever they are compared.
+# with the plain numbers that it gets back: those of foreign types may raise whenever they are compared. ``name`` is the
+# argument's, and ``error`` is made of the message if it is out of range; what is of another type is a TypeError.
 
 
 def whole(
@@ -735,17 +679,7 @@ def whole(
     *,
     error: Callable[[str], Exception] = GraphError,
 ) -> int:
-    """A whole number that a caller has given: an int, one of NumPy, or what else has ``__index__``; no bool.
-
-    Args:
-        name: Of the argument, for messages.
-        value: The number.
-        least: Least number that is allowed.
-        most: Largest number that is allowed, where there is a least one.
-        error: Made of the message if it is out of range.
-    Raises:
-        TypeError: if it is no whole number.
-    """
+    """A whole number that a caller has given: an int, one of NumPy, or what else has ``__index__``; no bool."""
     try:
         number = int(operator.index(value))  # type: ignore[arg-type]
     except Exception:  # noqa: BLE001  whatever an object's own method raises
@@ -770,21 +704,7 @@ def real(
     kind: str = "a number",
     error: Callable[[str], Exception] = GraphError,
 ) -> float:
-    """A real number that a caller has given: an int, a float, one of NumPy, a fraction; no bool, no text, no NaN.
-
-    Args:
-        name: Of the argument, for messages.
-        value: The number.
-        least: Least number that is allowed.
-        most: Largest number that is allowed.
-        above: Number that it must be larger than, in place of ``least``.
-        below: Number that it must be less than, in place of ``most``.
-        finite: Whether it must not be infinite.
-        kind: Noun for messages: "number", say.
-        error: Made of the message if it is out of range.
-    Raises:
-        TypeError: if it is no real number.
-    """
+    """A real number that a caller has given: an int, a float, one of NumPy, a fraction; no bool, no text, no NaN."""
     try:
         number = None if isinstance(value, bool) or not isinstance(value, Real) else float(value)
     except Exception:  # noqa: BLE001  whatever an object's own method raises, and ints beyond all floats
@@ -821,17 +741,7 @@ def seconds(
     finite: bool = True,
     error: Callable[[str], Exception] = GraphError,
 ) -> float:
-    """A time in seconds that a caller has given, see `real`; it is not negative.
-
-    Args:
-        name: Of the argument, for messages.
-        value: The time.
-        positive: Whether 0 is refused as well.
-        finite: Whether it must not be infinite.
-        error: Made of the message if it is out of range.
-    Raises:
-        TypeError: if it is no real number.
-    """
+    """A time in seconds that a caller has given, see `real`; it is not negative."""
     above = 0.0 if positive else None
     return real(name, value, 0.0, above=above, finite=finite, kind="a time in seconds", error=error)
 
@@ -839,16 +749,7 @@ def seconds(
 def time_limit(
     name: str, value: object, *, positive: bool = False, error: Callable[[str], Exception] = GraphError
 ) -> float | None:
-    """A limit of time in seconds that a caller has given; None for none, and for one that no program comes to.
-
-    Args:
-        name: Of the argument, for messages.
-        value: The time; see `seconds`.
-        positive: Whether 0 is refused.
-        error: Made of the message if it is out of range.
-    Raises:
-        TypeError: if it is neither None nor a real number.
-    """
+    """A limit of time in seconds that a caller has given; None for none, and for one that no program comes to."""
     if value is None:
         return None
     if (type(value) is float or type(value) is int) and 0 < value < _FOREVER_S:  # as requests have them
@@ -858,11 +759,7 @@ def time_limit(
 
 
 def flag(name: str, value: object) -> bool:
-    """A truth that a caller has given: True or False, or one of these of NumPy.
-
-    Raises:
-        TypeError: if it is something else, such as the text "no", which Python takes for true.
-    """
+    """A truth that a caller has given: True or False, or one of these of NumPy."""
     if isinstance(value, bool):
         return value
     if type(value).__name__ in ("bool", "bool_"):  # NumPy's, which is not imported here
@@ -871,23 +768,13 @@ def flag(name: str, value: object) -> bool:
 
 
 def mapping(name: str, value: object) -> None:
-    """Check that a caller has given a mapping.
-
-    Raises:
-        TypeError: if it is none.
-    """
+    """Check that a caller has given a mapping; raises TypeError if it is none."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} must be a mapping, got {shown(value)}")
 
 
 def text(name: str, value: object, *, error: Callable[[str], Exception] = TypeError) -> str:
-    """A text that a caller has given.
-
-    Args:
-        name: Of the argument, for messages.
-        value: The text.
-        error: Made of the message if it is none.
-    """
+    """A text that a caller has given."""
     if not isinstance(value, str):
         raise error(f"{name} must be a text, got {shown(value)}")
     return value

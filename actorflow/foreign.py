@@ -41,18 +41,13 @@ _LAYERS = {
     **dict.fromkeys(["Dropout1d", "Dropout2d", "Dropout3d"], "af.nn.Dropout"),
     **{
         name: f'af.nn.Activation("{kind}"), or af.ops.{kind}(x)'
-        for name, kind in {
-            "ReLU": "relu",
-            "Sigmoid": "sigmoid",
-            "Tanh": "tanh",
+        for names, kind in {
+            **{each: each.lower() for each in ("ReLU", "Sigmoid", "Tanh", "ELU", "GELU", "Softplus")},
             "LeakyReLU": "leaky_relu",
-            "ELU": "elu",
-            "GELU": "gelu",
-            "SiLU": "silu",
-            "Swish": "silu",
-            "Softplus": "softplus",
+            "SiLU Swish": "silu",
             "LogSoftmax": "log_softmax",
         }.items()
+        for name in names.split()
     },
     **dict.fromkeys(["CrossEntropyLoss", "SparseCategoricalCrossentropy", "CategoricalCrossentropy"], _LOSS),
     "NLLLoss": "af.ops.nll_loss(log_probabilities, labels)",
@@ -227,12 +222,6 @@ def missing(module: str, name: str) -> NoReturn:
     """Raise the error of a module's attribute that is not there, with what may have been meant.
 
     ``from module import name`` drops the message of an AttributeError and says less; it gets an ImportError.
-
-    Args:
-        module: One of the package's, whose ``__getattr__`` calls this.
-        name: Name of the attribute.
-    Raises:
-        AttributeError, ImportError: always.
     """
     is_import = sys._getframe(2).f_globals.get("__name__") == "importlib._bootstrap"
     text = f"module {module!r} has no attribute {name!r}"
@@ -251,15 +240,7 @@ def in_graphs(name: str) -> str:
 
 
 def missing_method(owner: type, module: str, name: str) -> NoReturn:
-    """Raise the error of an object's attribute that is not there, with what may have been meant.
-
-    Args:
-        owner: Class of the object.
-        module: The one with functions of such objects, which is loaded.
-        name: Name of the attribute.
-    Raises:
-        AttributeError: always.
-    """
+    """Raise the error of an object's attribute that is not there, with what may have been meant."""
     text = f"{owner.__name__!r} object has no attribute {name!r}"
     if name.startswith("_"):
         raise AttributeError(text, name=name)

@@ -20,8 +20,7 @@ _Array = npt.NDArray[Any]
 #: DLPack's kinds of devices whose memory the host reads: the CPU, memory pinned for CUDA and ROCm, managed memory.
 _HOST = {1, 3, 11, 13}
 _KINDS = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 9: "vpi", 10: "rocm", 12: "ext", 14: "oneapi", 15: "webgpu"}
-#: Torch's floating dtypes that NumPy has.
-_FLOATS = {"torch.float16", "torch.float32", "torch.float64"}
+_FLOATS = {"torch.float16", "torch.float32", "torch.float64"}  # torch's floating dtypes that NumPy has
 _PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__")
 #: Errors of exporters and of NumPy where memory cannot be shared.
 _REFUSALS = (AttributeError, BufferError, NotImplementedError, RuntimeError, TypeError, ValueError)
@@ -87,9 +86,6 @@ def from_host_exchange(value: Any, what: str) -> npt.NDArray[Any]:
 
     What has no array's protocol (numbers, nested lists) becomes an array as NumPy makes it.
 
-    Args:
-        value: The value.
-        what: Description of the value, for messages.
     Raises:
         PlaceError: if it is in the memory of another device.
         DTypeError: if NumPy has no such dtype.
@@ -116,14 +112,8 @@ def as_array(value: Any, spec: TensorSpec, what: str, *, narrow: bool = False) -
     """A value as an array of a type; itself, without a copy, where it is one.
 
     An array's dtype is only widened, so that nothing is lost unasked. Python numbers have no dtype of their own and
-    take the one of ``spec``: floats are rounded, integers must fit.
+    take the one of ``spec``: floats are rounded, integers must fit. With ``narrow``, an array is treated as they are.
 
-    Args:
-        value: An array or what NumPy makes one of. Arrays of other libraries are taken without a copy, too, see
-            `actorflow.interchange`.
-        spec: The type that is wanted.
-        what: Description of the value, for messages.
-        narrow: Treat an array as Python numbers are.
     Raises:
         ShapeError, DTypeError: if the value does not fit.
         PlaceError: if it is in the memory of another device.
@@ -185,7 +175,6 @@ def _copied(value: Any) -> _Array:
 
 
 def _device_of(value: Any) -> str | None:
-    """Device of an exporter's memory, None for the host's."""
     try:
         kind, index = value.__dlpack_device__()
     except _REFUSALS:  # it has no name in DLPack

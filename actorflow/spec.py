@@ -27,8 +27,7 @@ MOST_AXES = 64
 _LONG = math.lcm(*range(1, 51))
 #: Most names and parts that a formula may have: one that grows without end, as a file could make it, ends in an error.
 _MOST_PARTS = 1_000
-#: Parts in parts of a formula: well within what recursion takes on every Python.
-_MOST_DEPTH = 50
+_MOST_DEPTH = 50  # parts in parts of a formula: well within what recursion takes on every Python
 #: Terms of a sum that is not looked at for that: parts and products of lengths are, and most lengths have no more.
 _FEW_TERMS = 4
 #: Whether two lengths that may be equal are taken as equal.
@@ -153,8 +152,7 @@ class _Part(NamedTuple):
         return left // right
 
 
-#: An axis by its name, or a part.
-_Atom: TypeAlias = str | _Part
+_Atom: TypeAlias = str | _Part  # an axis by its name, or a part
 _Product: TypeAlias = tuple[_Atom, ...]
 
 
@@ -164,11 +162,7 @@ class Pending:
     __slots__ = ()
 
     def at(self, lengths: Mapping[str, int]) -> Any:
-        """Its value for axes of these lengths.
-
-        Raises:
-            KeyError: if one is missing.
-        """
+        """Its value for axes of these lengths; raises KeyError if one is missing."""
         raise NotImplementedError
 
 
@@ -178,15 +172,12 @@ class Length(Pending):
     ``==`` compares the formulas: it is true if two are equal whatever the axes' lengths are. Where that is not known,
     ``<``, ``>`` and the truth value answer as for long axes; what has relied on that is checked when a plan is made,
     for the lengths that there are then.
-
-    Attributes:
-        terms: Factors of the products that are added up: (atoms in order, factor).
     """
 
     __slots__ = ("_hash", "terms")
 
     def __init__(self, terms: tuple[tuple[_Product, int], ...]) -> None:
-        self.terms = terms
+        self.terms = terms  # factors of the products that are added up: (atoms in order, factor)
         self._hash = hash(terms)
 
     @property
@@ -199,11 +190,7 @@ class Length(Pending):
 
     @classmethod
     def of_formula(cls, formula: Any) -> Length:
-        """The length of a formula that may be anything.
-
-        Raises:
-            ShapeError: if it is not what `formula` gives.
-        """
+        """The length of a formula that may be anything; raises ShapeError if it is not what `formula` gives."""
         try:
             found = _made({tuple(sorted(map(_atom, atoms), key=str)): _factor(each) for each, *atoms in formula})
         except ShapeError:
@@ -360,25 +347,14 @@ class Length(Pending):
 
 
 def axis(name: str) -> Any:
-    """The length of the axis of this name.
-
-    Raises:
-        ShapeError: if that is no name.
-    """
+    """The length of the axis of this name; raises ShapeError if that is no name."""
     if not name.isidentifier():
         raise ShapeError(f"{name!r} cannot name an axis: a name has letters, digits and _, and begins with no digit")
     return Length((((name,), 1),))
 
 
 def rows_axis(spec: TensorSpec, what: str) -> tuple[int, TensorSpec]:
-    """Position of the one open axis of a type, and the type without it.
-
-    Args:
-        spec: The type.
-        what: Description of what has it, for messages.
-    Raises:
-        ShapeError: if not exactly one axis is open, by its name.
-    """
+    """Position of the one open axis of a type, and the type without it; raises ShapeError if not just one is open."""
     shape: tuple[Any, ...] = spec.shape
     named = [i for i, length in enumerate(shape) if isinstance(length, Length) and length.name is not None]
     if len(named) != 1 or len([length for length in shape if isinstance(length, Length)]) != 1:
@@ -523,15 +499,10 @@ def _bound(end: Any, length: Any) -> Any:
 
 @dataclass(frozen=True)
 class Follows(Pending):
-    """A function's result of lengths that are not known yet: a parameter of an operation until then; see `following`.
+    """A function's result of lengths not known yet; a parameter of an operation until then (`following`)."""
 
-    Attributes:
-        function: The function, which depends on its arguments alone.
-        given: Lengths and other arguments.
-    """
-
-    function: Callable[..., Any]
-    given: tuple[Any, ...]
+    function: Callable[..., Any]  # the function, which depends on its arguments alone
+    given: tuple[Any, ...]  # lengths and other arguments
 
     def at(self, lengths: Mapping[str, int]) -> Any:
         return self.function(*at(self.given, lengths))
@@ -554,11 +525,7 @@ def may_divide(length: Any, parts: int) -> bool:
 
 
 def known(what: str, length: Any) -> int:
-    """A length whose number is needed at once.
-
-    Raises:
-        ShapeError: if it depends on open axes; the message begins with ``what``.
-    """
+    """A length whose number is needed at once; raises ShapeError about ``what`` if it depends on open axes."""
     if isinstance(length, Length):
         names = " and ".join(map(repr, sorted(length.axes)))
         raise ShapeError(

@@ -15,7 +15,7 @@ import pytest
 import actorflow as af
 from actorflow import errors
 from actorflow.testing import ConformanceError
-from actorflow.testing.conformance.transport_messages import NOTES
+from actorflow.testing.conformance.transports import NOTES
 
 
 def test_the_tree_is_the_one_that_is_drawn() -> None:

@@ -394,7 +394,7 @@ E = [round(float(np.exp(np.exp(np.float32(0)))), 6)] * 3
 
 CASES = {
     "lanes": Case("devices.cpu", lanes, "actorflow-", 6.0, (af.OpError, LANE)),
-    "simulated": Case("devices.sim.timeline", simulated, "actorflow-sim", E, (af.OpError, f"(?s)op 'exp.*{SIM}")),
+    "simulated": Case("devices.sim.stream", simulated, "actorflow-sim", E, (af.OpError, f"(?s)op 'exp.*{SIM}")),
     "watched": Case("devices.stream", watched, "-events", [1.0] * 3),
     "helped": Case("devices.team", helped, "actorflow-team", 16.0),
     "looked after": Case("runtime.limits", looked_after, "actorflow-watchdog", 2.0),
@@ -416,9 +416,9 @@ CASES = {
             "(?s)stage 'source' .*thread 'actorflow-source' cannot be started.*created at .*test_threads",
         ),
     ),
-    "processes": Case("pipeline.resources", processes, EXECUTORS, [1, 2, 3, 4, 5, 6]),
+    "processes": Case("pipeline.loader", processes, EXECUTORS, [1, 2, 3, 4, 5, 6]),
     "transfer": Case(
-        "devices.sim.timeline", transfer, "-sim:0", [0.0, 2.0, 4.0], (af.StageError, f"(?s)stage 'to.*{SIM}")
+        "devices.sim.stream", transfer, "-sim:0", [0.0, 2.0, 4.0], (af.StageError, f"(?s)stage 'to.*{SIM}")
     ),
     "checkpoint": Case("checkpoint.checkpoint", checkpoint, EXECUTORS, ["saved"], (DeviceError, EXECUTOR)),
     "swapped": Case("runtime.engine", swapped, EXECUTORS, 7.0, (DeviceError, EXECUTOR)),

@@ -25,12 +25,7 @@ Position = Mapping[str, Any]
 
 
 def position_text(position: Position | None) -> str:
-    """A position as JSON.
-
-    Raises:
-        CheckpointError: naming the key of what JSON cannot hold, or would give back as something else: a tuple as a
-            list, a key that is not a text as one.
-    """
+    """A position as JSON; raises CheckpointError naming the key of what JSON would not give back as it is."""
     plain = dict(position or {})
     try:
         _check(plain, "position")
@@ -62,11 +57,7 @@ _T = TypeVar("_T")
 
 
 def write(path: Path, values: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-    """Write the values of variables by name, wherever they are, and what the file says besides; blocks.
-
-    Raises:
-        CheckpointError: if it cannot be written.
-    """
+    """Write values by name, wherever they are, and what the file says besides; blocks; raises CheckpointError."""
     arrays = {name: to_numpy(value) for name, value in values.items()}
     try:
         write_atomically(path, lambda temporary: write_file(temporary, arrays, metadata))
@@ -140,11 +131,7 @@ class PendingSnapshot(NamedTuple):
     metadata: dict[str, str]  # what the file says besides
 
     async def save(self, path: Path) -> None:
-        """Wait for the values and write the file, in a thread.
-
-        Raises:
-            CheckpointError, GraphError: as for `save_checkpoint`.
-        """
+        """Wait for the values and write the file, in a thread; raises as `save_checkpoint` does."""
         values = dict(zip(self.names, await self.values, strict=True))
         await to_the_end(lambda: write(path, values, self.metadata))
 
@@ -189,22 +176,13 @@ def own_variables(root: Graph) -> list[Variable]:
 
 
 def check_no_loop(name: str) -> None:
-    """Check that a function for scripts is not called where it would block a loop.
-
-    Raises:
-        RuntimeError: inside a running event loop.
-    """
+    """Check that a function for scripts is not called in a running loop, which it would block; raises RuntimeError."""
     if asyncio._get_running_loop() is not None:
         raise RuntimeError(f"{name}_sync() inside a running event loop would block it: use {name}()")
 
 
 def check_storable(variables: Iterable[Variable]) -> None:
-    """Check that a file can have the values of variables.
-
-    Raises:
-        CheckpointError: naming the one whose dtype the format does not have.
-        MissingExtraError: if safetensors is not installed.
-    """
+    """Check that a file can have the values of variables; raises CheckpointError naming one that it cannot have."""
     require_format()
     for variable in variables:
         if dtype_code(variable.dtype) is None:
@@ -212,11 +190,7 @@ def check_storable(variables: Iterable[Variable]) -> None:
 
 
 def metadata_of(root: Graph, variables: Iterable[Variable], **more: str) -> dict[str, str]:
-    """Metadata of a file: which rank saved it, and which of its variables others can do without.
-
-    Args:
-        variables: That are saved, by their full names.
-    """
+    """Metadata of a file: which rank saved it, and which of its variables others can do without."""
     replicas = {variable.name: variable.replica_of.name for variable in variables if variable.replica_of is not None}
     states = [variable.name for variable in variables if variable.is_state]
     facts = {"actorflow": FORMAT, "rank": str(root.world.rank), "ranks": str(root.world.size)}

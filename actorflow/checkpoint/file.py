@@ -31,9 +31,6 @@ _writing: set[int] = set()  # numbers of the folders that this process writes in
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Write a file in a folder beside its place, and move it there when all of it is on the disk.
 
-    Args:
-        path: Its place; a file there stays as it is until it is replaced.
-        write: Writes the content to the path that it is given, by way of other files of that folder if it likes.
     Raises:
         OSError: if that fails; nothing is left behind, and what a killed process left is cleared.
     """
@@ -99,18 +96,9 @@ def _sync(path: Path, flags: int) -> None:
 
 _CODES = {
     "bool": "BOOL",
-    "uint8": "U8",
-    "int8": "I8",
-    "uint16": "U16",
-    "int16": "I16",
-    "uint32": "U32",
-    "int32": "I32",
-    "uint64": "U64",
-    "int64": "I64",
-    "float16": "F16",
+    **{f"{kind}int{bits}": f"{kind or 'i'}{bits}".upper() for kind in ("u", "") for bits in (8, 16, 32, 64)},
+    **{f"float{bits}": f"F{bits}" for bits in (16, 32, 64)},
     "bfloat16": "BF16",
-    "float32": "F32",
-    "float64": "F64",
     "complex64": "C64",
     "float8_e4m3fn": "F8_E4M3",
     "float8_e5m2": "F8_E5M2",
@@ -121,8 +109,7 @@ _CRCS, _OWN_CRC = "crc32", "metadata_crc32"
 
 #: Version of what the metadata say.
 FORMAT = "1"
-#: Bytes of a file's table of contents; the format allows no more.
-_LONGEST_HEADER = 100_000_000
+_LONGEST_HEADER = 100_000_000  # bytes of a file's table of contents; the format allows no more
 
 Array = npt.NDArray[Any]
 
@@ -319,8 +306,7 @@ def _metadata_crc(metadata: Mapping[str, str]) -> str:
     return f"{zlib.crc32(json.dumps(metadata, sort_keys=True).encode()):08x}"
 
 
-#: Names that a message lists.
-_SHOWN = 10
+_SHOWN = 10  # names that a message lists
 
 #: Under which names a file may have a variable's value, the best first.
 Wanted = Mapping[Variable, tuple[str, ...]]
@@ -401,17 +387,7 @@ def find(paths: Sequence[Path], wanted: Wanted, *, every: bool = False, converts
 def check_fit(
     what: str, found: Values, missing: Sequence[str], unexpected: Sequence[str], strict: bool, known: Collection[str]
 ) -> None:
-    """Check that what was found can be loaded.
-
-    Args:
-        what: The graph or scope, in words.
-        found: What was found in files, or, where there are none, in arrays by name.
-        missing: Names of variables that were not.
-        unexpected: Names in the files that are none of its variables.
-        known: Names under which a file may have a variable, on any rank.
-    Raises:
-        CheckpointError: saying all that does not fit.
-    """
+    """Check that what was found can be loaded; raises CheckpointError, saying all that does not fit."""
     problems = list(found.problems)
     count = len(found.parts)
     lacks = ("it lacks", "the file lacks")[count] if count < 2 else f"the {count} files lack"

@@ -18,7 +18,7 @@ from actorflow.checkpoint.file import LEFTOVER, DamagedError, read_outline, requ
 from actorflow.errors import CheckpointError
 from actorflow.errors import whole as whole_number
 from actorflow.graph.graph import Graph, root_of
-from actorflow.ranks.gathering import Announcements, gather
+from actorflow.ranks.hub import Announcements, gather
 from actorflow.threads import forget_in_child
 
 _log = logging.getLogger("actorflow")
@@ -41,8 +41,7 @@ class _Saved(NamedTuple):
         return f"step {self.step}" + (f" of {self.size} ranks" if self.size > 1 else "")
 
 
-#: The files by rank.
-_Files = dict[int, Path]
+_Files = dict[int, Path]  # the files by rank
 #: Files that each rank sees, as it has told: step, number of ranks, and which of them.
 _Seen = Sequence[Sequence[tuple[int, int, list[int]]]]
 
@@ -255,8 +254,6 @@ class Checkpoints:
             raise CheckpointError(f"{self._top}: all checkpoints are damaged: {damaged[0]}") from damaged[0]
         return None
 
-    # -- what is there --------------------------------------------------------------------------------------------
-
     def _visible(self) -> dict[_Saved, _Files]:
         """The files that are seen from here; of one step, those of this number of ranks last."""
         folders: list[tuple[int, int, Path]] = [(0, 1, self._top)]
@@ -288,8 +285,6 @@ class Checkpoints:
         _log.warning("%s: no checkpoint has ever been whole: %s; there is nothing to load", self._top, what)
         self._leftovers, self._any_leftovers = paths, True
 
-    # -- loading --------------------------------------------------------------------------------------------------
-
     async def _everywhere(self, topic: str, work: Callable[[], _T], tell: Callable[[_T], Any]) -> tuple[_T, list[Any]]:
         """Do blocking work on all ranks; what it gave here, and what all tell of theirs."""
         problem: Exception | None = None
@@ -315,7 +310,6 @@ class Checkpoints:
         return done, [each["value"] for each in answers]
 
     def _fitting(self, saved: _Saved, files: _Files, strict: bool) -> checkpoint.Fitting:
-        """Read what this rank needs of a checkpoint; blocks."""
         rank, size = self._world.rank, self._world.size
         needed = [rank] if saved.size == size else range(saved.size)
         unseen = [of for of in needed if of not in files]
@@ -340,8 +334,6 @@ class Checkpoints:
         self._any_leftovers = bool(left)
         if saved.size != size:
             _log.info("%s: %s is loaded on %d", self._top, saved, size)
-
-    # -- saving ---------------------------------------------------------------------------------------------------
 
     async def _save(self, step: int, snapshot: checkpoint.PendingSnapshot) -> Path:
         path = self.folder / f"checkpoint-{step:010d}.safetensors"

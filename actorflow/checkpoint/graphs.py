@@ -1,14 +1,18 @@
 """Graphs as files: what a graph is, and the values that it goes on from, for another process.
 
-A file has the graph's structure as JSON and all arrays as safetensors (`actorflow.checkpoint.archive`), and nothing
+A file is a zip of the graph's structure as JSON and of all arrays as safetensors, stored as they are, so that what a
+member takes in memory is what it takes in the file: nothing is compressed, or unpacked to the disk. It has nothing
 that is run: functions, and operations that are not the package's, are named, and found only where the one who loads it
 allows these names. It is built by the calls that users build graphs with, so that types are inferred and checked again.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
+import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,9 +23,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy.typing as npt
 
-from actorflow.checkpoint import archive
 from actorflow.checkpoint.checkpoint import check_at_rest, check_no_loop, next_frame, to_the_end
-from actorflow.checkpoint.file import DamagedError, Tensor, parsed, read_json, require_format
+from actorflow.checkpoint.file import (
+    DamagedError,
+    Tensor,
+    parsed,
+    read_json,
+    require_format,
+    unreadable,
+    write_atomically,
+    write_file,
+)
 from actorflow.checkpoint.values import (
     Names,
     Reader,
@@ -52,9 +64,89 @@ from actorflow.spec import TensorSpec, rows_axis
 if TYPE_CHECKING:
     from actorflow.graph.graph import Fetch
 
+STRUCTURE, TENSORS = "graph.json", "weights.safetensors"
+#: Most bytes that are read at once while the table of contents is looked for; that of two members is far smaller.
+_LONGEST_TABLE = 1 << 17
+
+
+def _write_archive(path: Path, structure: bytes, arrays: Mapping[str, Any]) -> None:
+    """Write a file, whole or not at all; blocks; raises CheckpointError if it cannot be written."""
+
+    def pack(temporary: Path) -> None:
+        tensors = temporary.with_name(TENSORS)
+        write_file(tensors, arrays, {"actorflow_graph": STRUCTURE})
+        with zipfile.ZipFile(temporary, "w") as file:
+            file.writestr(zipfile.ZipInfo(STRUCTURE), structure)
+            member = zipfile.ZipInfo(TENSORS)
+            member.file_size = tensors.stat().st_size  # larger ones need another header
+            with tensors.open("rb") as content, file.open(member, "w") as out:
+                shutil.copyfileobj(content, out, 1 << 20)
+
+    try:
+        write_atomically(path, pack)
+    except OSError as error:
+        raise CheckpointError(f"{path}: the graph cannot be written: {error}") from error
+
+
+def _read_archive(path: Path) -> tuple[bytes, bytes]:
+    """Read a file, which may be anything; blocks.
+
+    Returns:
+        The description of the graph, and the tensors.
+    Raises:
+        CheckpointError: if it cannot be read; `DamagedError` if it is not such a file.
+    """
+    try:
+        with path.open("rb") as opened:
+            return _read_opened(path, opened)
+    except OSError as error:
+        raise unreadable(path, error) from error
+
+
+def _read_opened(path: Path, opened: io.BufferedReader) -> tuple[bytes, bytes]:
+    size_bytes = opened.seek(0, io.SEEK_END)
+    try:
+        file: Any = _Opened(opened)
+        with zipfile.ZipFile(file) as archive:
+            members = archive.infolist()
+            found = sorted(member.filename for member in members)
+            if found != [STRUCTURE, TENSORS]:
+                raise ValueError(
+                    f"expected the members {STRUCTURE} and {TENSORS}, got {', '.join(found) or 'none':.200}"
+                )
+            for member in members:
+                if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+                    raise ValueError(f"member {member.filename}: expected one that is neither compressed nor encrypted")
+            if sum(max(member.file_size, member.compress_size) for member in members) > size_bytes:
+                raise ValueError(f"expected members that fit into {size_bytes} bytes")
+            file.most = size_bytes
+            return archive.read(STRUCTURE), archive.read(TENSORS)
+    except OSError:
+        raise
+    except Exception as error:
+        # zipfile raises whatever reading a field has led to.
+        problem = f"the file is cut off, damaged or no graph: {error}"
+        raise DamagedError(path, problem) from error
+
+
+class _Opened:
+    """An open file of which only so many bytes are read at once, whatever its fields say."""
+
+    def __init__(self, file: io.BufferedReader) -> None:
+        self._file = file
+        self.most = _LONGEST_TABLE
+        self.seek: Callable[..., int] = file.seek
+        self.tell, self.seekable = file.tell, file.seekable
+
+    def read(self, size: int = -1) -> bytes:
+        content = self._file.read(self.most + 1 if size < 0 else min(size, self.most + 1))
+        if len(content) > self.most:
+            raise ValueError(f"expected at most {self.most} bytes, got more")
+        return content
+
+
 FORMAT, VERSION = "actorflow graph", 1
-#: Names that a message lists.
-_SHOWN = 10
+_SHOWN = 10  # names that a message lists
 _MOST = 1 << 63
 #: Settings of a graph, as `Graph` takes them.
 _OPTIONS: dict[str, Any] = {
@@ -156,7 +248,6 @@ def _part_of(graph: Graph, fetch: Fetch | Mapping[str, Any], inputs: Mapping[str
 
 
 def _scopes_of(nodes: Iterable[Node], scopes: Iterable[str]) -> tuple[str, ...]:
-    """Those of some scopes that nodes are in."""
     wanted = {node.graph.name for node in nodes if node.graph.parent is not None}
     wanted |= {body.scope.name for op in nodes if isinstance(op, Op) for body in bodies_of(op)}
     wanted |= {name[:i] for name in wanted for i, sign in enumerate(name) if sign == "/"}
@@ -171,20 +262,14 @@ def _blob_of(graph: Graph, target: Any) -> Blob:
 
 
 def _write(part: Part, values: Sequence[Any], path: Path) -> None:
-    """Describe a part and write it; blocks."""
     structure, arrays = _described(part)
     for variable, value in zip(part.variables, values, strict=True):
         arrays[variable.name] = to_numpy(value)
-    archive.write(path, structure, {name: packed(array) for name, array in arrays.items()})
+    _write_archive(path, structure, {name: packed(array) for name, array in arrays.items()})
 
 
 def _described(part: Part) -> tuple[bytes, dict[str, npt.NDArray[Any]]]:
-    """A part as JSON, and the arrays of its operations.
-
-    Raises:
-        CheckpointError: naming all that cannot be saved.
-        GraphError: if it is not complete, as for `Graph.compile`; if it has changed meanwhile.
-    """
+    """A part as JSON, and the arrays of its operations; raises CheckpointError naming all that cannot be saved."""
     root, nodes = part.root, part.nodes
     in_order(root, part.ops)
     size = root.size
@@ -192,8 +277,11 @@ def _described(part: Part) -> tuple[bytes, dict[str, npt.NDArray[Any]]]:
     if size > _most(len(nodes)):
         size, ids = len(nodes), {node: i for i, node in enumerate(nodes)}
     problems: list[str] = []
-    writer, consumers = Writer(), _consumers(part.ops)
-    written = []
+    writer, written = Writer(), []
+    consumers: dict[Blob, list[Op]] = {}  # ops that read each blob, in order of creation
+    for op in part.ops:
+        for blob in op.inputs:
+            consumers.setdefault(blob, []).append(op)
     for node in nodes:
         record: dict[str, Any] = {"id": ids[node], "kind": "op", "name": node.name, "place": str(node.place)}
         if node.graph.parent is not None:
@@ -212,7 +300,15 @@ def _described(part: Part) -> tuple[bytes, dict[str, npt.NDArray[Any]]]:
     scopes = part.scopes if len(part.scopes) <= _most(len(nodes)) else _scopes_of(nodes, part.scopes)
     head |= {"ids": size, "scopes": scopes, **_written_interface(part)}
     bodies = [root._store.scopes[name].body for name in scopes]
-    written_bodies = {b.scope.name: _written_body(b) for b in bodies if b is not None}
+    written_bodies = {
+        body.scope.name: {
+            "parameters": [blob.name for blob in body.parameters],
+            "captured": [[outer.name, inner.name] for outer, inner in body.captured.items()],
+            "outputs": [blob.name for blob in body.outputs],
+        }
+        for body in bodies
+        if body is not None
+    }
     if written_bodies:
         head["bodies"] = written_bodies
     try:
@@ -234,15 +330,6 @@ def _most(nodes: int) -> int:
     return 16 * nodes + 4096
 
 
-def _consumers(ops: Iterable[Op]) -> dict[Blob, list[Op]]:
-    """Ops that read each blob, in order of creation."""
-    found: dict[Blob, list[Op]] = {}
-    for op in ops:
-        for blob in op.inputs:
-            found.setdefault(blob, []).append(op)
-    return found
-
-
 def _written_op(op: Op, writer: Writer) -> dict[str, Any]:
     record: dict[str, Any] = {
         "operation": writer.write(op.operation, op.name),
@@ -256,14 +343,6 @@ def _written_op(op: Op, writer: Writer) -> dict[str, Any]:
     if op.hints is not None:
         record["hints"] = [None if op.hints.libraries is None else [*op.hints.libraries], op.hints.force_cpu]
     return record
-
-
-def _written_body(body: Body) -> dict[str, Any]:
-    return {
-        "parameters": [blob.name for blob in body.parameters],
-        "captured": [[outer.name, inner.name] for outer, inner in body.captured.items()],
-        "outputs": [blob.name for blob in body.outputs],
-    }
 
 
 def _written_blob(blob: Blob, ids: Mapping[Node, int], consumers: Sequence[Op]) -> dict[str, Any]:
@@ -387,9 +466,8 @@ def load_sync(
 
 
 def _load(path: Path, names: Names, limits: Mapping[str, Any]) -> Graph:
-    """Read a file and build its graph; blocks."""
     require_format()
-    described, content = archive.read(path)
+    described, content = _read_archive(path)
     structure = _parsed_structure(path, described)
     if (structure["format"], structure["version"]) != (FORMAT, VERSION):
         version = f"{structure['format']!r:.40}, version {structure['version']!r:.40}"
@@ -452,7 +530,7 @@ _OPTIONAL: dict[str, dict[str, Any]] = {
 
 def _parsed_structure(path: Path, text: bytes) -> dict[str, Any]:
     """The JSON of a file, of which the head is checked."""
-    with _read_as(path, archive.STRUCTURE):
+    with _read_as(path, STRUCTURE):
         found = read_json(text, parse_constant=_no_number)
         if not isinstance(found, dict) or found.get("format") != FORMAT or "version" not in found:
             raise ValueError(f"expected an object of the format {FORMAT!r} and its version, got {found!r:.200}")
@@ -606,7 +684,6 @@ class _Builder:
             self._reader.bodies[name] = Body(scope)
 
     def _fill(self, body: Body, record: Any) -> None:
-        """Say what a body reads and gives."""
         _check_fields(record, _BODY, {})
         nodes = self._graph._store.nodes
 

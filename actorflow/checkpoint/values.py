@@ -39,15 +39,11 @@ from actorflow.spec import MOST_AXES, Follows, Length, TensorSpec
 
 #: Values inside of each other, at most: nothing that is real comes near.
 DEEPEST = 50
-#: Entries of a tuple, at most.
-_LONGEST = 1 << 16
-#: Integers are less than this: seeds are the largest ones.
-_LARGEST = 1 << 128
+_LONGEST = 1 << 16  # entries of a tuple, at most
+_LARGEST = 1 << 128  # integers are less than this: seeds are the largest ones
 _LONGEST_DTYPE = 40
-#: Operations that plans are made of, and graphs are not.
-_PLANNED = (Followed, Receive, Send, Stage, Transfer)
-#: Where objects of the package are that a file may name.
-_OWN = ("actorflow.nn.", "actorflow.ops.")
+_PLANNED = (Followed, Receive, Send, Stage, Transfer)  # operations that plans are made of, and graphs are not
+_OWN = ("actorflow.nn.", "actorflow.ops.")  # where objects of the package are that a file may name
 
 Array = npt.NDArray[Any]
 
@@ -81,11 +77,7 @@ def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
 
 
 def name_of(thing: Any) -> str:
-    """``module:qualname`` of a function or class, by which another process finds it.
-
-    Raises:
-        UnsavableError: if it does not: lambdas, local functions, methods of objects.
-    """
+    """``module:qualname`` of a function or class; raises UnsavableError if another process could not find it."""
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     shown = text_of(thing, lambda thing: " ".join(repr(thing).split()))
     if not isinstance(module, str) or not isinstance(name, str):
@@ -112,13 +104,7 @@ def _named(name: str) -> Any:
 
 
 class Names:
-    """What a file may name.
-
-    Args:
-        allowed: Names, ``module:qualname``, or the functions and classes themselves, besides those of the package.
-    Raises:
-        GraphError: if one is neither.
-    """
+    """What a file may name."""
 
     def __init__(self, allowed: Iterable[Any]) -> None:
         if isinstance(allowed, str) or not isinstance(allowed, Iterable):
@@ -187,11 +173,7 @@ def names_in(written: Any) -> Iterator[str]:
 
 @lru_cache
 def dtype_text(dtype: np.dtype[Any]) -> str:
-    """The name of a dtype, or NumPy's code of one that has no name of its own.
-
-    Raises:
-        UnsavableError: for dtypes of records.
-    """
+    """The name of a dtype, or NumPy's code where it has none; raises UnsavableError for dtypes of records."""
     for text in (dtype.name, dtype.str):
         try:
             if len(text) <= _LONGEST_DTYPE and np.dtype(text) == dtype:
@@ -283,24 +265,13 @@ def _of_bytes(what: str, data: bytes | bytearray, spec: TensorSpec) -> Array:
 
 
 class Writer:
-    """Writes values.
-
-    Attributes:
-        arrays: Those of the values so far, by name.
-    """
+    """Writes values."""
 
     def __init__(self) -> None:
-        self.arrays: dict[str, Array] = {}
+        self.arrays: dict[str, Array] = {}  # those of the values so far, by name
 
     def write(self, value: Any, owner: str, depth: int = 0) -> Any:
-        """A value for JSON.
-
-        Args:
-            value: The value.
-            owner: Name of the op that it belongs to; that of an array begins with it.
-        Raises:
-            UnsavableError: saying what has no form.
-        """
+        """A value for JSON; raises UnsavableError, saying what has no form."""
         if depth > DEEPEST:
             raise UnsavableError(f"values are nested deeper than {DEEPEST}")
         kind = type(value)
@@ -390,20 +361,12 @@ def _fields(kind: type[Any]) -> dict[str, Any]:
 
 
 class Reader:
-    """Reads values that may be anything; raises ValueError, or what making them raises.
-
-    Args:
-        names: What they may name.
-        tensors: The file's, by name.
-    Attributes:
-        used: Names of the tensors that values have had.
-        bodies: Bodies of the graph, by the names of their scopes.
-    """
+    """Reads values that may be anything; raises ValueError, or what making them raises."""
 
     def __init__(self, names: Names, tensors: Mapping[str, Tensor]) -> None:
         self._names, self._tensors = names, tensors
-        self.used: set[str] = set()
-        self.bodies: dict[str, Body] = {}
+        self.used: set[str] = set()  # names of the tensors that values have had
+        self.bodies: dict[str, Body] = {}  # bodies of the graph, by the names of their scopes
         self._forms: dict[str, Callable[[Any, int], Any]] = {
             "body": lambda written, _: self.bodies[_text(written)],
             "bytes": lambda written, _: bytes.fromhex(written),

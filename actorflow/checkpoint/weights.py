@@ -215,7 +215,6 @@ def weights_of(scope: Graph | Composite) -> dict[Variable, str]:
 
 
 def _storable(scope: Graph | Composite) -> dict[Variable, str]:
-    """The weights that are on this rank, without copies of others, with their names."""
     weights = weights_of(scope)
     rank = _scope_of(scope).world.rank
     own = {each: name for each, name in weights.items() if each.place.rank == rank and each.replica_of not in weights}
@@ -227,8 +226,7 @@ def _storable(scope: Graph | Composite) -> dict[Variable, str]:
     return own
 
 
-#: Names that each weight may have outside, the best first.
-_Names = Mapping[Variable, Sequence[str]]
+_Names = Mapping[Variable, Sequence[str]]  # names that each weight may have outside, the best first
 
 
 def _wanted(graph: Graph, weights: _Names) -> Wanted:
@@ -241,7 +239,6 @@ def _wanted(graph: Graph, weights: _Names) -> Wanted:
 
 
 def _of_state(graph: Graph, weights: _Names, state: Mapping[str, Any], strict: bool) -> tuple[Values, LoadedWeights]:
-    """Check that arrays by name fit."""
     arrays, problems, missing = {}, list[str](), []
     for variable, names in _wanted(graph, weights).items():
         name = next((name for name in names if name in state), None)
@@ -266,7 +263,6 @@ def _of_files(scope: Graph | Composite, path: Paths, strict: bool, prefix: str) 
 
 
 def _read(graph: Graph, weights: _Names, path: Paths, strict: bool, before: str = "") -> tuple[Values, LoadedWeights]:
-    """Read files and check that they fit; blocks."""
     wanted = _wanted(graph, weights)
     paths = [Path(path)] if isinstance(path, str | os.PathLike) else [Path(each) for each in path]
     if not paths:

@@ -16,31 +16,23 @@ from rich.console import Console
 from rich.table import Table
 
 from actorflow import nn, ops
-from actorflow.cli.page import serve_page
-from actorflow.cli.terminal import run_until_interrupt
+from actorflow.cli.terminal import run_until_interrupt, serve_page
 from actorflow.data import Dataset, digits, fashion_mnist
 from actorflow.errors import DataError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
 
-#: Steps that overlap: the next one starts on the layers whose weights the one before has updated.
-_IN_FLIGHT = 2
-#: Learning rate of the first step.
-_RATE = 0.02
+_IN_FLIGHT = 2  # steps that overlap: the next one starts on the layers whose weights the one before has updated
+_RATE = 0.02  # learning rate of the first step
 
 
 class Training:
     """A network with its loss and updates, and the images that it learns from.
 
     Args:
-        data: The images, shape (count, height, width, channels), and labels.
         epochs: How often to go through the train images; the learning rate falls linearly to 0 until the end.
-        seed: Of weights, dropout and the order of the images.
-
     Attributes:
         graph: The whole of it: forward and backward part, updates, and the network once more for testing.
-        steps_per_epoch: Full batches in the train images.
-
     Raises:
         DataError: if there are fewer train images than a batch takes.
     """
@@ -48,14 +40,14 @@ class Training:
     def __init__(self, data: Dataset, *, epochs: int, batch: int, seed: int) -> None:
         if batch > len(data.train):
             raise DataError(f"expected at most {len(data.train):,} images per batch, all that there are, got {batch:,}")
-        self.data = data
+        self.data = data  # the images, shape (count, height, width, channels), and labels
         # The same result on any number of cores; and products as small as these gain little from BLAS threads, but lose
         # much when something else wants the cores, since each waits for its slowest thread.
         self.graph = Graph(data.name, deterministic=True)
-        self.steps_per_epoch = len(data.train) // batch
+        self.steps_per_epoch = len(data.train) // batch  # full batches in the train images
         self._batch = batch
         self._epochs = epochs
-        self._seed = seed
+        self._seed = seed  # of weights, dropout and the order of the images
         self._images = self.graph.blob("images", (batch, *data.train.images.shape[1:]))
         self._labels = self.graph.blob("labels", (batch,), "int64")
         network = nn.NIN(len(data.classes), seed=seed)
@@ -95,11 +87,7 @@ class Training:
 
 
 def time_table(graph: Graph, elapsed_s: float) -> Table:
-    """Table of where the time went: calls, total and share per kind of operation; failed calls if any.
-
-    Args:
-        elapsed_s: Wall time that it ran for, in seconds.
-    """
+    """Table of where the time went: calls, total and share per kind of operation; failed calls if any."""
     ops: Counter[str] = Counter()
     calls: Counter[str] = Counter()
     failed: Counter[str] = Counter()
@@ -151,15 +139,7 @@ class DemoOptions:
 
 
 def demo(options: DemoOptions) -> int:
-    """Load the images, train, test, and show where the time went.
-
-    Returns:
-        0.
-    Raises:
-        DataError, MissingExtraError: if the images cannot be loaded.
-        OSError: if the page's port cannot be bound.
-        KeyboardInterrupt: after Ctrl-C, when everything has been closed.
-    """
+    """Load the images, train, test, and show where the time went."""
     console = Console(highlight=False, soft_wrap=True)
     data = digits(seed=options.seed) if options.data_dir is None else fashion_mnist(options.data_dir)
     training = Training(data.standardized(), epochs=options.epochs, batch=options.batch, seed=options.seed)

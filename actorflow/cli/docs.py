@@ -35,16 +35,10 @@ _COMMENT = re.compile(r"^<!--.*?-->\n+", re.MULTILINE | re.DOTALL)
 
 
 class Page(NamedTuple):
-    """A page of the documentation.
+    """A page of the documentation."""
 
-    Attributes:
-        name: Its name, which stays: that of its file.
-        room: The folder it is in.
-        path: Its Markdown.
-    """
-
-    name: str
-    room: str
+    name: str  # its name, which stays: that of its file
+    room: str  # the folder it is in
     path: Path
 
     @property
@@ -80,14 +74,7 @@ def _found(folder: Path) -> Iterator[Page]:
 
 
 def docs(name: str | None, words: str | None = None) -> int:
-    """Print a page, or the names and titles of all of them.
-
-    Args:
-        name: Name of the page; None for the list.
-        words: List the pages that have all of these words, the best first, with the lines that have most of them.
-    Raises:
-        ActorflowError: if there is no page of this name, or none with these words.
-    """
+    """Print a page, or the names and titles of all of them, or of those with some words, the best first."""
     known = pages()
     if words is not None:
         _search(known, words)

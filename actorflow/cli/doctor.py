@@ -10,13 +10,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from typing import Any, Literal
+from typing import Literal
 
 from actorflow import __version__
 from actorflow.core import IS_COMPILED
 from actorflow.devices import device_kind, known_kinds
 from actorflow.devices.cuda.availability import describe_cuda, summary
 from actorflow.errors import DeviceUnavailableError, MissingExtraError, visible
+from actorflow.threads import cores
 
 Status = Literal["ok", "missing", "broken"]
 
@@ -33,13 +34,7 @@ class Check:
 
 
 def doctor(*, as_json: bool) -> int:
-    """Examine this machine and print what was found.
-
-    Args:
-        as_json: Print one JSON object instead of a table.
-    Returns:
-        0, or 1 if something is broken or missing that actorflow cannot do without.
-    """
+    """Examine this machine and print what was found; returns 1 if something needed is broken or missing, else 0."""
     checks = examine()
     if as_json:
         print(json.dumps({"actorflow": __version__, "checks": [asdict(check) for check in checks]}, indent=2))
@@ -50,10 +45,11 @@ def doctor(*, as_json: bool) -> int:
 
 def examine() -> list[Check]:
     """Everything that `doctor` shows, in order."""
+    usable = f"{cores()} of {os.cpu_count()} usable"
     return [
         Check("python", "ok", f"{platform.python_implementation()} {platform.python_version()}", needed=True),
         Check("platform", "ok", f"{platform.system()} {platform.release()} {platform.machine()}"),
-        Check("cores", "ok", _cores()),
+        Check("cores", "ok", usable),
         _core(),
         _library("numpy", needed=True),
         _blas(),
@@ -71,14 +67,13 @@ def examine() -> list[Check]:
         _library("onnx", extra="onnx", purpose="models in the format ONNX"),
         _library("onnxruntime", extra="onnxruntime", purpose='models with backend="onnxruntime"'),
         _library("opentelemetry-api", module="opentelemetry.trace", extra="otel", purpose="spans of frames and calls"),
-        Check("device cpu", "ok", f"{_cores()}"),
+        Check("device cpu", "ok", usable),
         *_devices(),
         _mpi(),
     ]
 
 
 def _core() -> Check:
-    """Which form of the core runs, and what it costs."""
     if IS_COMPILED:
         return Check("core", "ok", "compiled: an op costs less than a call in a loop of Python")
     if os.environ.get("ACTORFLOW_CORE") == "0":
@@ -102,11 +97,6 @@ def _show(checks: list[Check]) -> None:
     for check in advice:
         print(f"  {check.name}: {check.advice}")
     print("\nMore: actorflow docs install, actorflow docs devices")
-
-
-def _cores() -> str:
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{usable} of {os.cpu_count()} usable"
 
 
 def _library(
@@ -146,12 +136,11 @@ def _blas() -> Check:
         return Check(
             "blas", "missing", "numpy uses none that threadpoolctl knows", advice="its threads cannot be limited"
         )
-    return Check("blas", "ok", ", ".join(_blas_text(pool) for pool in pools))
-
-
-def _blas_text(pool: dict[str, Any]) -> str:
-    kernels = f" ({pool['architecture']})" if pool.get("architecture") else ""
-    return f"{pool['internal_api']} {pool.get('version')}{kernels}, {pool['num_threads']} threads"
+    found = []
+    for pool in pools:
+        kernels = f" ({pool['architecture']})" if pool.get("architecture") else ""
+        found.append(f"{pool['internal_api']} {pool.get('version')}{kernels}, {pool['num_threads']} threads")
+    return Check("blas", "ok", ", ".join(found))
 
 
 def _devices() -> Iterator[Check]:

@@ -22,32 +22,24 @@ from actorflow.loop import run
 from actorflow.runtime.model import Model
 from actorflow.show.tables import time_text
 from actorflow.spec import Length, TensorSpec, at
+from actorflow.threads import cores
 from actorflow.trace.analysis import analyse
 
-#: Where Linux lists the threads of this process.
-_TASKS = Path("/proc/self/task")
+_TASKS = Path("/proc/self/task")  # where Linux lists the threads of this process
 #: Runs before those that count, and the least and most of these.
 _BEFORE, _LEAST, _MOST = 2, 3, 1000
 #: Least gain of rows by sharing a run before it is worth waiting for each other.
 PAYS = 1.25
-#: As much as this of the largest gain is enough.
-_ENOUGH = 0.9
+_ENOUGH = 0.9  # as much as this of the largest gain is enough
 
 
 class Timing(NamedTuple):
-    """Time of the fastest run.
+    """Time of the fastest run."""
 
-    Attributes:
-        backend: What computes.
-        cores: Number of cores that it may use.
-        rows: Number of rows.
-        run_ns: Time of a run.
-    """
-
-    backend: str
-    cores: int
+    backend: str  # what computes
+    cores: int  # number of cores that it may use
     rows: int
-    run_ns: int
+    run_ns: int  # time of a run
 
 
 def measure(
@@ -62,18 +54,6 @@ def measure(
     """Print what rows cost by the size of a batch, where the time goes by operation, and what to serve the model with.
 
     The feeds are random numbers, and zeros where integers are wanted.
-
-    Args:
-        source: A file, or an attribute of a module, see `open_model`.
-        options: For files.
-        rows: Sizes of batches; of a model without an open first axis, none matters.
-        against: Another backend, for files ``.onnx``.
-        seconds: Time for each size.
-        as_json: Print one JSON object instead.
-    Returns:
-        The exit code, 0.
-    Raises:
-        GraphError: if the model has open axes besides that of the rows, or no backend.
     """
     if against is not None and kind_of(source) != ".onnx":
         raise GraphError(f"{source}: only files .onnx have another backend")
@@ -100,11 +80,7 @@ def measure(
 
 
 def row_axis(model: Model) -> str | None:
-    """The open axis that all inputs begin with.
-
-    Raises:
-        GraphError: if another axis is open.
-    """
+    """The open axis that all inputs begin with; raises GraphError if another axis is open."""
     firsts = {str(blob.shape[0]) if blob.shape else "" for blob in model.inputs.values()}
     axes = {axis for blob in model.inputs.values() for axis in blob.spec.axes}
     found = next(iter(firsts)) if len(firsts) == 1 and firsts <= axes else None
@@ -115,7 +91,7 @@ def row_axis(model: Model) -> str | None:
 
 
 def _timed(model: Model, backend: str, sizes: Sequence[int], seconds: float) -> Iterator[Timing]:
-    counts = sorted({1, _cores()}) if _TASKS.is_dir() else [_cores()]
+    counts = sorted({1, cores()}) if _TASKS.is_dir() else [cores()]
     axis = row_axis(model)
     for count in counts:
         for size in sizes:
@@ -124,14 +100,10 @@ def _timed(model: Model, backend: str, sizes: Sequence[int], seconds: float) -> 
                 yield Timing(backend, count, size, run(_fastest(model, feeds, seconds)))
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @contextmanager
 def _on_cores(count: int) -> Iterator[None]:
     """Have all threads, and those that they start, on some cores alone, where the system can do that."""
-    if count == _cores():
+    if count == cores():
         yield
         return
     before = os.sched_getaffinity(0)
@@ -149,7 +121,6 @@ def _move(cores: Iterable[int]) -> None:
 
 
 async def _fastest(model: Model, feeds: Mapping[str, Any], seconds: float) -> int:
-    """Time of the fastest of some runs, in nanoseconds."""
     async with model.graph:
         for _ in range(_BEFORE):
             await model.run(feeds)
@@ -183,8 +154,8 @@ def shares_of(model: Model) -> dict[str, float]:
 
 def advice(timings: Sequence[Timing]) -> str:
     """Advice on options of `serve`, by the times on all cores."""
-    cores = max(each.cores for each in timings)
-    per_second = {each.rows: 1e9 * each.rows / each.run_ns for each in timings if each.cores == cores}
+    most = max(each.cores for each in timings)
+    per_second = {each.rows: 1e9 * each.rows / each.run_ns for each in timings if each.cores == most}
     least, best = per_second[min(per_second)], max(per_second.values())
     if len(per_second) == 1:
         return "It has no open first axis, so requests cannot share a run: actorflow serve --max-rows 0"

@@ -23,8 +23,7 @@ from actorflow.runtime.model import Model
 if TYPE_CHECKING:
     from aiohttp import web
 
-#: Most connections that one process serves.
-_CONNECTIONS = 1024
+_CONNECTIONS = 1024  # most connections that one process serves
 
 
 class ServeOptions(NamedTuple):

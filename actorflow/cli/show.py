@@ -12,9 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from actorflow.cli.page import serve_page
 from actorflow.cli.source import SourceOptions, kind_of, open_models
-from actorflow.cli.terminal import Name, count_text, output, run_until_interrupt
+from actorflow.cli.terminal import Name, count_text, output, run_until_interrupt, serve_page
 from actorflow.errors import GraphError, ShapeError, did_you_mean, visible
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.loop import at_once
@@ -26,12 +25,9 @@ from actorflow.runtime.model import Model
 from actorflow.spec import Length, TensorSpec, at, axes_in, axis
 
 _UNITS = (("G", 10**9), ("M", 10**6), ("k", 10**3))
-#: Columns of numbers.
-_NUMBERS = ("parameters", "multiply-adds", "FLOPs", "bytes")
-#: More than the cells of any table.
-_WIDEST = 1 << 20
-#: Columns of texts.
-_WORDS = ("op", "operation", "results")
+_NUMBERS = ("parameters", "multiply-adds", "FLOPs", "bytes")  # columns of numbers
+_WIDEST = 1 << 20  # more than the cells of any table
+_WORDS = ("op", "operation", "results")  # columns of texts
 
 
 class Row(NamedTuple):
@@ -59,21 +55,7 @@ def show(
     port: int | None = None,
     as_json: bool = False,
 ) -> int:
-    """Print the ops of a model, and what they cost by their formulas; nothing is run.
-
-    Args:
-        source: As for `open_model`.
-        options: Likewise; lengths of axes are for models that are no files of ONNX, too.
-        page: Whether to serve the live page, too, until Ctrl-C.
-        port: Of the page, 0 for any; None for the usual one if it is free.
-        as_json: Print one JSON object instead of tables.
-    Returns:
-        The exit code, 0.
-    Raises:
-        GraphError: if there is no such model or axis, or the lengths do not fit.
-        OSError: if a file cannot be read, or the port cannot be bound.
-        KeyboardInterrupt: after Ctrl-C, when the page has been closed.
-    """
+    """Print the ops of a model, and what they cost by their formulas; nothing is run."""
     is_onnx = kind_of(source) == ".onnx"
     axes = {} if is_onnx else options.axes
     (model,) = open_models([source], options if is_onnx else options._replace(axes={}))
@@ -98,9 +80,6 @@ async def _serve(model: Model, port: int | None, console: Console) -> None:
         await stack.enter_async_context(model.graph)
         console.print(f"page: {await serve_page(stack, model.graph, port)}, until Ctrl-C", soft_wrap=True)
         await asyncio.Event().wait()
-
-
-# -- what there is -----------------------------------------------------------------------------------------------------
 
 
 def _specs(model: Model, ops: Sequence[Op], axes: Mapping[str, Any]) -> Mapping[Blob, TensorSpec]:
@@ -165,15 +144,11 @@ def _summed(name: str, operation: str, rows: Iterable[Row]) -> Row:
 
 
 def _by_kind(rows: Sequence[Row]) -> list[Row]:
-    """The sum for each kind of operation, what computes most first."""
     kinds: dict[str, list[Row]] = {}
     for row in rows:
         kinds.setdefault(row.operation, []).append(row)
     sums = [_summed(f"{len(of)}", kind, of) for kind, of in kinds.items()]
     return sorted(sums, key=lambda row: (row.cost.flops if row.cost else 0, row.size_bytes), reverse=True)
-
-
-# -- how it is shown ---------------------------------------------------------------------------------------------------
 
 
 def _print(

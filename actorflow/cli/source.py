@@ -20,13 +20,11 @@ class SourceOptions(NamedTuple):
     """How models in files are opened.
 
     Attributes:
-        backend: Of files ``.onnx``, as for `actorflow.onnx.load`.
-        axes: Likewise.
         functions: Names of functions that files ``.af`` may have called, ``module:name``, as for `actorflow.load`.
         limits: ``memory_budget`` and ``max_plans`` of their graphs, where they are given.
     """
 
-    backend: str | None = None
+    backend: str | None = None  # of files ``.onnx``, as for `actorflow.onnx.load`
     axes: Mapping[str, Any] = MappingProxyType({})
     functions: Sequence[str] = ()
     limits: Mapping[str, Any] = MappingProxyType({})
@@ -98,7 +96,6 @@ def open_model(source: str, options: SourceOptions | None = None) -> Model:
 
 
 def _look_here() -> None:
-    """Have modules be looked for in the current directory, too."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 

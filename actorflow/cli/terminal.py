@@ -1,12 +1,13 @@
-"""Terminal of the commands: Ctrl-C while an event loop runs, standard output, and counts in words."""
+"""Terminal of the commands, Ctrl-C while an event loop runs, counts in words; and the live page beside a command."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import threading
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -15,7 +16,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.measure import Measurement
 from rich.text import Text
 
+from actorflow.cli.app import DEFAULT_PORT
 from actorflow.errors import visible
+from actorflow.graph.graph import Graph
 from actorflow.loop import run
 
 
@@ -43,11 +46,7 @@ def cancel_on_interrupt() -> Iterator[None]:
 
 
 def run_until_interrupt(main: Coroutine[Any, Any, None]) -> None:
-    """Run something on a loop of its own; Ctrl-C cancels it.
-
-    Raises:
-        KeyboardInterrupt: after Ctrl-C, when it has ended.
-    """
+    """Run something on a loop of its own; Ctrl-C cancels it, and is raised as KeyboardInterrupt at its end."""
 
     async def cancellable() -> None:
         with cancel_on_interrupt():
@@ -59,10 +58,8 @@ def run_until_interrupt(main: Coroutine[Any, Any, None]) -> None:
         raise KeyboardInterrupt from None  # nothing but Ctrl-C cancels it
 
 
-#: Cells of a name that are shown, however narrow the terminal is.
-_LEAST = 8
-#: Width of output that is not a terminal: nothing is cut off or broken there.
-_PLAIN_WIDTH = 240
+_LEAST = 8  # cells of a name that are shown, however narrow the terminal is
+_PLAIN_WIDTH = 240  # width of output that is not a terminal: nothing is cut off or broken there
 
 
 class _Output(Console):
@@ -107,3 +104,23 @@ def shortened(text: str, width: int) -> str:
 def count_text(count: int, what: str) -> str:
     """A number of things: ``1 call``, ``2,000 calls``."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+async def serve_page(stack: AsyncExitStack, graph: Graph, port: int | None, *, values: bool = False) -> str:
+    """Serve the page of a graph until the stack is closed; returns its address.
+
+    Args:
+        port: 0 for any; None for the usual one if it is free and any other if not.
+        values: Whether it can show values.
+    Raises:
+        OSError: if the port cannot be bound.
+    """
+    from actorflow.web import serve  # aiohttp is not loaded where no page is wanted
+
+    try:
+        view = await stack.enter_async_context(serve(graph, port=DEFAULT_PORT if port is None else port, values=values))
+    except OSError as error:
+        if port is not None or error.errno != errno.EADDRINUSE:
+            raise
+        view = await stack.enter_async_context(serve(graph, port=0, values=values))
+    return view.url

@@ -15,26 +15,13 @@ from actorflow.cli.terminal import count_text, output
 from actorflow.errors import visible
 from actorflow.show.tables import time_text
 from actorflow.trace.analysis import Analysis, Frames, PathCall, analyse
-from actorflow.trace.file import read_trace
-from actorflow.trace.recording import Recording
+from actorflow.trace.recording import Recording, read_trace
 
-#: Figures of values that there are columns for.
-_FIGURES = "min", "max", "mean", "std", "nan", "infinite"
+_FIGURES = "min", "max", "mean", "std", "nan", "infinite"  # figures of values that there are columns for
 
 
 def show_trace(path: Path, *, frame: int | None = None, top: int = 20, as_json: bool = False) -> int:
-    """Print where the time of a trace went: lanes, ops, frames, one frame's critical path, idle stretches.
-
-    Args:
-        path: A file of `Graph.save_trace` or of the live page; or of another program, as far as its events allow.
-        frame: Number of the frame whose critical path is shown; one with the median latency unless given.
-        top: Rows of each table, at most.
-        as_json: Print one JSON object instead, with all rows.
-    Returns:
-        The exit code, 0.
-    Raises:
-        OSError, DataError: if the file cannot be read; GraphError: if it has no such frame.
-    """
+    """Print where the time of a trace went: lanes, ops, frames, one frame's critical path, idle stretches."""
     recording = read_trace(path)
     analysis = analyse(recording, frame=frame)
     console = output()
@@ -51,7 +38,11 @@ def show_trace(path: Path, *, frame: int | None = None, top: int = 20, as_json: 
         _values(recording, top),
     ]
     if analysis.frames is not None:
-        console.print(_text(_frame_line(analysis.frames)))
+        frames = analysis.frames
+        latency = f"latency p50 {time_text(frames.p50_ns)}, p99 {time_text(frames.p99_ns)}"
+        flight = f"{frames.overlap:.2f} in flight in the mean, {frames.most} at most"
+        line = f"{count_text(frames.total, 'frame')}: {latency}, the slowest is frame {frames.slowest}; {flight}"
+        console.print(_text(line))
     for title, table, rest in tables:
         if table.row_count:
             # Not as the table's own title and caption, which are broken into lines of its width.
@@ -91,13 +82,6 @@ def _headline(path: Path, recording: Recording, analysis: Analysis) -> tuple[str
     return (
         f"{path}: {what}, {count_text(analysis.calls, 'call')}{failed} in {time_text(analysis.span_ns)}{lost}",
         f"something ran for {busy:.1%} of that time, nothing for {time_text(analysis.idle_ns)}",
-    )
-
-
-def _frame_line(frames: Frames) -> str:
-    return (
-        f"{count_text(frames.total, 'frame')}: latency p50 {time_text(frames.p50_ns)}, p99 {time_text(frames.p99_ns)}, "
-        f"the slowest is frame {frames.slowest}; {frames.overlap:.2f} in flight in the mean, {frames.most} at most"
     )
 
 
@@ -188,7 +172,6 @@ def _gaps(analysis: Analysis) -> _Section:
 
 
 def _values(recording: Recording, top: int) -> _Section:
-    """What taps have sampled: the last figures of each, in the order in which they came."""
     samples = Counter(value.name for value in recording.values)
     last = {value.name: value for value in recording.values}
     table = _table(["value"], ["samples", "last frame", *_FIGURES])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter, deque
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -19,8 +20,6 @@ from actorflow.errors import visible
 from actorflow.trace.counters import NodeState
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from actorflow.web.client import Address, Picture
 
 _STYLES = {
@@ -37,8 +36,7 @@ _WORTH = ["total", "failed", "calls", "share", "mean", "p99", "p50"]
 _NAME_WIDTH, _STATE_WIDTH = 28, 10
 _SHOWN_FAILURES = 3
 _SHOWN_CURVES = 6
-#: Over how long rates are taken, by the server's clock.
-_RATE_S = 3.0
+_RATE_S = 3.0  # over how long rates are taken, by the server's clock
 
 
 class Rates:
@@ -216,23 +214,14 @@ def _size(size_bytes: int) -> str:
     return f"{size:.1f} TB"
 
 
-#: Between two pictures on a terminal.
-_REFRESH_S = 0.25
+_REFRESH_S = 0.25  # between two pictures on a terminal
 #: A frame is asked what it waits for when it has been seen for a second, so the third message surely tells.
 _PLAIN_VITALS = 3
 
 
-def watch(address: Address, *, rows: int) -> int:
-    """Show a graph until Ctrl-C; where the output is not a terminal, once.
-
-    Args:
-        rows: Ops that are shown, at most.
-    Returns:
-        0.
-    Raises:
-        ConnectionError: if there is no live page, or it lets nobody in without another token or name.
-        KeyboardInterrupt: after Ctrl-C.
-    """
+def watch(address: Address, token: str | None, rows: int) -> int:
+    """Show a graph until Ctrl-C; where the output is not a terminal, once."""
+    address = address._replace(token=token or address.token or os.environ.get("ACTORFLOW_TOKEN"))
     console = output()
     show = _live if console.is_terminal else _once
     run_until_interrupt(show(address, console, rows))

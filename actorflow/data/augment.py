@@ -69,11 +69,7 @@ AugmentationStep = Callable[[Images, Draws], Images]
 
 
 def height_and_width(name: str, size: int | Sequence[int]) -> tuple[int, int]:
-    """The height and the width that a size gives, one number for both or one for each.
-
-    Raises:
-        DataError: if it is something else, or one of them is less than 1.
-    """
+    """The height and width that a size gives, one number for both or one each; raises DataError if it is no size."""
     numbers = tuple(size) if isinstance(size, tuple | list) else (size, size)
     if len(numbers) != 2:
         raise DataError(f"{name} must be a number, or a height and a width, got {size}")
@@ -245,8 +241,7 @@ def _cut(images: Images, places: Rows, height: int, width: int, fill: float) -> 
     return parts
 
 
-#: Images that are looked at together when their mean is taken.
-_BLOCK = 256
+_BLOCK = 256  # images that are looked at together when their mean is taken
 
 
 class Column(Protocol):

@@ -80,11 +80,7 @@ def read_datum(record: Buffer, *, bgr: bool = True) -> Datum:
 
 
 def label_of(record: Buffer) -> int:
-    """The label of a ``Datum`` alone: nothing is decoded or copied.
-
-    Raises:
-        DataError: if it is not such a message.
-    """
+    """The label of a ``Datum`` alone: nothing is decoded or copied; raises DataError if it is not such a message."""
     label: int = _read(record, "Datum", _DATUM, _FLOAT_DATA)[0].get(_LABEL, 0)
     return label
 
@@ -131,7 +127,6 @@ def _last(image: npt.NDArray[Any], bgr: bool) -> npt.NDArray[Any]:
 def _read(
     message: Buffer, what: str, kinds: Mapping[int, type], *repeated: int
 ) -> tuple[dict[int, Any], npt.NDArray[Any]]:
-    """The fields of a message of some kinds, the last of each number, and all numbers of those that are repeated."""
     known: dict[int, Any] = {}
     parts: list[npt.NDArray[Any]] = []
     with _checked(what):
@@ -148,7 +143,6 @@ def _read(
 
 @contextmanager
 def _checked(what: str) -> Iterator[None]:
-    """Raise DataError for bytes that are not such a message."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -156,7 +150,6 @@ def _checked(what: str) -> Iterator[None]:
 
 
 def _dimensions(message: memoryview) -> list[int]:
-    """The shape in a ``BlobShape``."""
     found: list[int] = []
     for number, value in _fields(message):
         if number == _DIM:
@@ -173,11 +166,7 @@ def _dimensions(message: memoryview) -> list[int]:
 
 
 def _fields(message: memoryview) -> Iterator[_Field]:
-    """Number and value of each field: an integer, bytes, or numbers of 4 or 8 bytes that stand in a row.
-
-    Raises:
-        ValueError: if it is cut off, or no message.
-    """
+    """Number and value of each field: an integer, bytes, or numbers in a row; raises ValueError if it is cut off."""
     at = 0
     while at < len(message):
         tag, start = _varint(message, at)

@@ -18,8 +18,7 @@ from actorflow.errors import DataError, flag, listed, require, whole
 IMAGE_SUFFIXES = (".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 
 _MODES = {1: "L", 3: "RGB"}
-#: Number of the orientation in EXIF.
-_ORIENTATION = 0x0112
+_ORIENTATION = 0x0112  # number of the orientation in EXIF
 _SHOWN = 8
 
 
@@ -230,12 +229,7 @@ def decoded(
     *,
     upright: bool = True,
 ) -> npt.NDArray[np.uint8]:
-    """The pixels of an image file, as `pixels_of` gives them.
-
-    Raises:
-        DataError: as `pixels_of`.
-        MissingExtraError: if Pillow is not installed.
-    """
+    """The pixels of an image file, as `pixels_of` gives them."""
     pillow = _pillow()
     try:
         image = pillow.open(file)
@@ -250,12 +244,6 @@ def pixels_of(
 ) -> npt.NDArray[np.uint8]:
     """The pixels of an image that Pillow has opened, shape (height, width, channels).
 
-    Args:
-        image: The image.
-        what: Its name in messages.
-        channels: 3 for colors, 1 for grey; None for what the image has.
-        fit: Function that is applied to Pillow's image before.
-        upright: As for `read_image`.
     Raises:
         DataError: if it cannot be decoded, or has more than 8 bits per channel.
     """
@@ -292,11 +280,6 @@ def _turn(image: Any) -> Any:
 
 
 def _pillow() -> Any:
-    """Pillow's module of images.
-
-    Raises:
-        MissingExtraError: if it is not installed.
-    """
     return require("PIL.Image", extra="images", purpose="reading image files")
 
 
@@ -329,5 +312,4 @@ def _images_below(folder: Path) -> list[str]:
 
 
 def _sides(image: npt.NDArray[Any]) -> str:
-    """Text for errors: width x height."""
     return f"{image.shape[1]}x{image.shape[0]}"

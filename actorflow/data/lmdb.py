@@ -342,12 +342,7 @@ def _naming(record: str) -> Iterator[None]:
 
 
 class _Environment:
-    """A database that this process has open: LMDB allows that once, so that all that read it share it.
-
-    Attributes:
-        handle: LMDB's environment.
-        keys: Keys of all records, in order.
-    """
+    """A database that this process has open: LMDB allows that once, so that all that read it share it."""
 
     def __init__(self, path: Path) -> None:
         library = require("lmdb", extra="lmdb", purpose="reading LMDB databases")

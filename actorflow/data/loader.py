@@ -21,8 +21,7 @@ from actorflow.pipeline.stages.stage import calling_site
 from actorflow.pipeline.sync import blocking
 
 Array = npt.NDArray[Any]
-#: Epoch, number, rows, and how many of these count if some may not.
-_Batch = tuple[int, int, Rows, int | None]
+_Batch = tuple[int, int, Rows, int | None]  # epoch, number, rows, and how many of these count if some may not
 #: A function of some values of a column, their rows and the epoch, such as an `Augmentation`.
 Transform = Callable[[Array, Rows, int], Array]
 
@@ -339,5 +338,4 @@ class Batches(Pipeline[Feed]):
 
 
 def _name(key: Any) -> str:
-    """The name of a blob, or a name itself."""
     return str(getattr(key, "name", key))

@@ -206,8 +206,7 @@ _SUFFIXES = frozenset({".jpg", ".jpeg", ".png"})
 _BATCH = "a batch of CIFAR-10"
 
 _Bytes = npt.NDArray[np.uint8]
-#: Images (count, 32, 32, 3) and labels (count,), as bytes.
-_Part = tuple[_Bytes, _Bytes]
+_Part = tuple[_Bytes, _Bytes]  # images (count, 32, 32, 3) and labels (count,), as bytes
 
 
 def cifar10(directory: str | Path) -> Dataset:

@@ -241,8 +241,6 @@ class Device(ABC):
         """Over how many lanes a plan spreads what is independent."""
         return 4
 
-    # -- lanes --------------------------------------------------------------------------------------------------
-
     @abstractmethod
     def _make_lane(self, name: str) -> Lane:
         """A new lane of this name. Copies run on ``"inbound"`` and ``"outbound"``, which should go first."""
@@ -285,8 +283,6 @@ class Device(ABC):
         for lane in self._lanes.values():
             lane.forget_parent()
 
-    # -- memory -------------------------------------------------------------------------------------------------
-
     def _make_pool(self) -> BufferPool:
         return BufferPool(self.allocate)
 
@@ -314,8 +310,6 @@ class Device(ABC):
         """All pools of the device: of its memory, and for staging where there is one."""
         return (self.memory, self.staging) if self.is_staged else (self.memory,)
 
-    # -- copies: called as a lane's work ------------------------------------------------------------------------
-
     @abstractmethod
     def copy_in(self, source: npt.NDArray[Any], target: Any) -> None:
         """Copy a host array to an array of this device of the same shape and dtype."""
@@ -330,8 +324,6 @@ class Device(ABC):
         If a kind does not override it, such copies go by way of the host.
         """
         raise DeviceError(f"devices of kind {self.place.kind!r} cannot copy between each other")
-
-    # -- values: called on the loop, with nothing pending on them -----------------------------------------------
 
     def adopt(self, value: Any) -> Any | None:
         """A value that the application fed, as an array of this device without a copy; None if that is impossible.

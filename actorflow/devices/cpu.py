@@ -20,8 +20,7 @@ from actorflow.errors import DeviceError, OutOfMemoryError
 from actorflow.spec import TensorSpec
 from actorflow.threads import cores, held_at_fork, simulation, start_thread
 
-#: What waking a thread and being woken by it takes, until it has been measured.
-_HANDOVER_NS = 100_000
+_HANDOVER_NS = 100_000  # what waking a thread and being woken by it takes, until it has been measured
 
 
 class _WorkerFence(Fence):

@@ -46,14 +46,12 @@ IN_TWO_LISTS = _count_in_lists(2)
 
 #: Size from which on values of a plan share memory: below it, to make an array costs more than a cold cache.
 SHARED_BYTES = 64 << 10
-#: Where arrays begin that share memory: where a line of the cache does.
-_LINE_BYTES = 64
+_LINE_BYTES = 64  # where arrays begin that share memory: where a line of the cache does
 #: Size from which on arrays that the application has had are reused; below it, the C library's allocator is as quick.
 POOLED_BYTES = 1 << 20
 #: Size up to which what is fetched is copied: that costs less than another buffer that is counted.
 COPIED_BYTES = 16 << 10
-#: Most arrays of one type that are lent: more would keep memory that the application has long dropped.
-_MOST_LENT = 4
+_MOST_LENT = 4  # most arrays of one type that are lent: more would keep memory that the application has long dropped
 #: Bytes that a pool may hold whatever is used: to make small buffers anew would cost more than they take.
 _LITTLE_BYTES = 4 << 20
 
@@ -179,21 +177,15 @@ class _FreeMemory(list[Memory]):
 
 
 class Room:
-    """Memory for values of up to one size, which may have more: it is shared with those of all sizes of its order.
-
-    Args:
-        pool: Where it comes from.
-        size_bytes: The size.
-        free: What is free, in this room and in others.
-    """
+    """Memory for values of up to one size, which may have more: it is shared with those of all sizes of its order."""
 
     __slots__ = ("free", "order", "pool", "size_bytes")
 
     def __init__(self, pool: BufferPool, size_bytes: int, free: _FreeMemory) -> None:
-        self.pool = pool
+        self.pool = pool  # where it comes from
         self.size_bytes = size_bytes
         self.order = _order(size_bytes)
-        self.free = free
+        self.free = free  # what is free, in this room and in others
 
     def take(self) -> Memory:
         """Some memory. Any thread may call it."""

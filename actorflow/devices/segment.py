@@ -75,9 +75,10 @@ class Segment(ABC):
         if self.state is SegmentState.WARM:
             try:
                 self.capture(argument)
-            except CaptureRefusedError as error:
+            except Exception as error:  # noqa: BLE001  whatever it is, the work can be launched piece by piece
                 self.state = SegmentState.REFUSED
-                self.refusal = str(error)
+                is_said = isinstance(error, CaptureRefusedError)
+                self.refusal = str(error) if is_said else f"{type(error).__name__}: {error}"
                 _logger.info("segment %r is launched piece by piece: %s", self.name, self.refusal)
             else:
                 self.state = SegmentState.CAPTURED
@@ -110,7 +111,7 @@ class Segment(ABC):
         """Have the work launched into something that `replay` launches; nothing of it is done.
 
         Raises:
-            CaptureRefusedError: if that is impossible, saying why.
+            CaptureRefusedError: if that is impossible, saying why; any other error says so, too.
         """
 
     @abstractmethod

@@ -1,12 +1,9 @@
 """Devices with streams and events: their lanes, fences and memory, and how the loop learns that work has ended.
 
-A lane is a stream. Its work is launched at once, on the loop's thread, and runs later on the device in the order of
-launching. An event recorded behind a piece of work proves its end, and that of all work in front of it; so events are
-recorded only where one is asked for, and at the end of the dispatcher's turn.
-
-Python callbacks on a stream can deadlock with the GIL, so nothing on the device ever calls the host. The loop looks at
-the first event of each lane as long as events pass quickly; when one does not, a thread of the lane blocks on it,
-outside the GIL, and wakes the loop.
+Work is launched at once, on the loop's thread, and runs later in the order of launching; events are recorded only
+where one is asked for, and at the end of the dispatcher's turn. Python callbacks on a stream can deadlock with the
+GIL, so the loop looks at the first event of each lane, and when that does not pass soon, a thread of the lane blocks
+on it.
 
 A buffer comes back when the last work that uses it has been *launched*, which may be long before that work has run. So
 it comes back with its uses: per lane, the number of the newest work that may touch it. A lane whose uses alone these
@@ -32,19 +29,16 @@ from weakref import WeakValueDictionary, finalize
 from actorflow.devices.base import Device, DeviceOptions, Fence, Lane
 from actorflow.devices.memory import Bucket, BufferPool
 from actorflow.errors import DeviceError, OutOfMemoryError
+from actorflow.place import Place
 from actorflow.spec import TensorSpec
 from actorflow.threads import start_thread
 
 if TYPE_CHECKING:
     from actorflow.devices.segment import Segment
-    from actorflow.place import Place
 
-#: Number of looks of the loop at an event that does not pass, before a thread waits for it.
-_MAX_IDLE_POLLS = 200
-#: Seconds between two looks at events that no thread can wait for.
-_POLL_S = 0.001
-#: Most signatures of calls that a device knows; a signature takes some 500 bytes.
-_MAX_SIGNATURES = 1 << 13
+_MAX_IDLE_POLLS = 200  # number of looks of the loop at an event that does not pass, before a thread waits for it
+_POLL_S = 0.001  # seconds between two looks at events that no thread can wait for
+_MAX_SIGNATURES = 1 << 13  # most signatures of calls that a device knows; a signature takes some 500 bytes
 
 
 class Event(ABC):
@@ -473,16 +467,11 @@ Uses = tuple[tuple["StreamLane", int], ...]
 
 
 class StreamPool(BufferPool):
-    """All buffers of one device with streams. Only from the loop's thread.
-
-    Args:
-        allocate: Makes an array of a type, with undefined contents.
-        lanes: Gives all lanes of the device.
-    """
+    """All buffers of one device with streams. Only from the loop's thread."""
 
     def __init__(self, allocate: Callable[[TensorSpec], Any], lanes: Callable[[], Iterable[StreamLane]]) -> None:
         super().__init__(allocate)
-        self.lanes = lanes
+        self.lanes = lanes  # gives all lanes of the device
         self._own: WeakValueDictionary[int, Any] = WeakValueDictionary()  # what was made here, by its id
         self._shelves: WeakValueDictionary[TensorSpec, _Shelf] = WeakValueDictionary()
         self._retired: deque[tuple[Any, Uses]] = deque()
@@ -507,11 +496,7 @@ class StreamPool(BufferPool):
         return shelf
 
     def take(self, spec: TensorSpec, lane: StreamLane) -> Any:
-        """A buffer with undefined contents that the work ``lane`` launches next may use.
-
-        Raises:
-            OutOfMemoryError: if there is no room for it.
-        """
+        """A buffer that the work ``lane`` launches next may use; raises OutOfMemoryError if there is no room for it."""
         free = self.shelf(spec).free
         if free:
             buffer = self.find(spec, lane, lambda _: True)

@@ -10,11 +10,9 @@ short work is over. So those who help are told to stay off the core of the threa
 There is no telling whether other programs use a core. So the team looks at what help has brought, for each kind of
 work: where it brought nothing, such work is spread no more for a while (`Worth`).
 
-BLAS keeps one pool of threads for the whole process, so its size is decided here for all graphs: lanes that there is
-work for have an equal share of the cores each, and pieces that call BLAS are computed by one thread each. Where lanes
-compute nothing but kernels, which are cut into pieces, BLAS has one thread: its own would wait for more work in a loop,
-on cores that pieces need. A primitive of oneDNN is called for as many threads as there may be at that moment
-(`Team.threads`), judged in the same way, and ONNX Runtime is told a lane's share.
+BLAS keeps one pool of threads for the whole process: lanes that there is work for have an equal share of the cores
+each, and pieces that call BLAS are computed by one thread each. Where lanes compute nothing but kernels, which are cut
+into pieces, BLAS has one thread: its own would wait for more work in a loop, on cores that pieces need.
 """
 
 from __future__ import annotations
@@ -40,10 +38,8 @@ _P = TypeVar("_P")
 
 #: Work that takes less is not spread: it would be over before another thread has begun.
 WORTH_NS = 200_000
-#: Spread work must be faster than one thread by this factor to be worth the processor's time that it costs.
-_GAIN = 1.1
-#: Kinds of work whose worth is known at a time.
-_MOST_KINDS = 4096
+_GAIN = 1.1  # spread work must be faster than one thread by this factor to be worth the processor's time that it costs
+_MOST_KINDS = 4096  # kinds of work whose worth is known at a time
 
 
 class Member:
@@ -204,11 +200,7 @@ class _Blas:
 
 
 class Team:
-    """The lanes, their threads, and those that help: at most one less than there are cores, and none without lanes.
-
-    Args:
-        longest_pause: How many calls at most are not spread after one whose spreading brought nothing.
-    """
+    """The lanes, their threads, and those that help: at most one less than there are cores, and none without lanes."""
 
     def __init__(self, longest_pause: int = 63) -> None:
         self._longest_pause = longest_pause
@@ -235,8 +227,6 @@ class Team:
         self._in_pieces = 0  # lanes of them whose work is in pieces, or needs no BLAS
         self._keepers = 0  # calls of `keep_single` that have not ended
         self._singles = 0  # calls within `single`
-
-    # -- a lane's share ------------------------------------------------------------------------------------------------
 
     @property
     def share(self) -> int:
@@ -301,8 +291,6 @@ class Team:
             finally:
                 self._setting.release()
 
-    # -- its threads ---------------------------------------------------------------------------------------------------
-
     def join(self) -> Member:
         """The calling thread is a lane's from here on."""
         member = Member()
@@ -346,8 +334,6 @@ class Team:
         at_work = sum([member.at_work for member in self._members])
         return cores() - at_work - self._invited
 
-    # -- its work ------------------------------------------------------------------------------------------------------
-
     def spread(
         self, pieces: Sequence[_P], work: Callable[[_P], None], work_ns: float = inf, multiplies: bool = False
     ) -> None:
@@ -375,7 +361,6 @@ class Team:
                 work(piece)
 
     def _worth(self, kind: Hashable) -> Worth:
-        """Whether help makes work of a kind faster."""
         found = self._worths.get(kind)
         if found is None:
             if len(self._worths) >= _MOST_KINDS:

@@ -15,22 +15,16 @@ from actorflow.graph.nodes import Blob, Initializer, Variable
 from actorflow.nn import init
 from actorflow.ops.nn.windows import check_image, per_axis, plain
 
+#: Each of (x, name=...).
 _ACTIVATIONS: Mapping[str, Callable[..., Blob]] = MappingProxyType(
     {
-        "relu": ops.relu,
-        "sigmoid": ops.sigmoid,
-        "tanh": ops.tanh,
-        "softmax": ops.softmax,
-        "leaky_relu": ops.leaky_relu,
-        "elu": ops.elu,
-        "gelu": ops.gelu,
-        "silu": ops.silu,
-        "softplus": ops.softplus,
-        "log_softmax": ops.log_softmax,
-        "hard_sigmoid": ops.hard_sigmoid,
-        "hard_swish": ops.hard_swish,
+        name: getattr(ops, name)
+        for name in (
+            *("relu", "sigmoid", "tanh", "softmax", "leaky_relu", "elu", "gelu", "silu", "softplus", "log_softmax"),
+            *("hard_sigmoid", "hard_swish"),
+        )
     }
-)  # each of (x, name=...)
+)
 
 
 def activation_of(owner: str, kind: str) -> Callable[..., Blob]:
@@ -452,7 +446,6 @@ class _Product(_Weighted):
         super().__init__(features, activation, bias, weight_init, bias_init, name)
 
     def _product(self, x: Blob) -> Blob:
-        """Inner products over the last axis, and what follows."""
         weight = self.variable(x, "weight", (self.outputs, x.shape[-1]), self.weight_init)
         return self._finish(ops.inner(x, weight))
 
@@ -632,7 +625,11 @@ class BatchNorm(_Normalization):
         shape = x.shape[-1:]
         scale, shift = self._scale_and_shift(x)
         if not self.statistics:
-            self.statistics = self._make_statistics(x)
+            scope, dtype = x.graph.root.current_scope, "float64" if x.dtype == "float64" else "float32"
+            for name, value in (("running_mean", 0.0), ("running_variance", 1.0)):
+                made = scope.variable(name, shape, dtype, init.constant(value), x.place)
+                self._variables |= {name: made}
+                self.statistics += (made,)
         mean, variance = self.statistics
         if mean.shape != shape:
             raise ShapeError(f"variable {mean.name!r} was built with shape {mean.shape}, this build needs {shape}")
@@ -650,15 +647,6 @@ class BatchNorm(_Normalization):
             epsilon=self.epsilon,
             name="normalize",
         )
-
-    def _make_statistics(self, x: Blob) -> tuple[Variable, Variable]:
-        scope, dtype = x.graph.root.current_scope, "float64" if x.dtype == "float64" else "float32"
-        mean, variance = (
-            scope.variable(name, x.shape[-1:], dtype, init.constant(value), x.place)
-            for name, value in (("running_mean", 0.0), ("running_variance", 1.0))
-        )
-        self._variables |= {"running_mean": mean, "running_variance": variance}
-        return mean, variance
 
 
 class LayerNorm(_Normalization):

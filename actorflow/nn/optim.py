@@ -281,7 +281,6 @@ class Optimizer(ABC):
         return scope
 
     def _whole(self, root: Graph) -> AbstractContextManager[None]:
-        """Undo the block if it raises."""
         return root._store.all_or_nothing(partial(setattr, self, "_rate", self._rate))
 
     def _check(self, root: Graph, variables: Sequence[Variable]) -> None:
@@ -294,9 +293,13 @@ class Optimizer(ABC):
             )
 
     def _build(self, scope: Graph, gradients: Sequence[Mapping[Variable, Blob]]) -> None:
-        """All updates, of each copy of a network."""
         operations = [self.operation(self.multipliers(variable)) for variable in gradients[0]]
-        clipped = [self._clipped(list(copy.values())) for copy in gradients]
+        value, norm = self.clip
+        clipped = [list(copy.values()) for copy in gradients]
+        if value is not None:
+            clipped = [[ops.clip(grad, -value, value) for grad in grads] for grads in clipped]
+        if norm is not None:
+            clipped = [ops.clip_by_global_norm(grads, norm) for grads in clipped]
         common = self._common(scope, any("step" in self.arguments(operation) for operation in operations))
         firsts: list[Sequence[Variable]] = []
         for copy, grads in zip(gradients, clipped, strict=True):
@@ -307,12 +310,6 @@ class Optimizer(ABC):
                 for state, first in zip(states, firsts[i], strict=True):
                     state.is_state = True
                     state.replica_of = first if state is not first else None
-
-    def _clipped(self, grads: list[Blob]) -> list[Blob]:
-        value, norm = self.clip
-        if value is not None:
-            grads = [ops.clip(grad, -value, value) for grad in grads]
-        return grads if norm is None else ops.clip_by_global_norm(grads, norm)
 
     def _common(self, scope: Graph, counts: bool) -> dict[str, Blob]:
         policy = self._first_rate

@@ -8,12 +8,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from actorflow.errors import visible, whole
-from actorflow.nn.steps import Mean, means
+from actorflow.nn.steps import Mean, Step, means
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from actorflow.nn.steps import Step
 
 _REFRESH_S = 0.1
 

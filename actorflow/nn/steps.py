@@ -64,11 +64,7 @@ def means(gathered: Mapping[str, Mean]) -> dict[str, float]:
 
 
 def check_counts(metrics: Mapping[str, Blob]) -> None:
-    """Check that metrics can leave out the rows that only fill a batch.
-
-    Raises:
-        GraphError: naming one that is a mean over the whole batch, with all its rows.
-    """
+    """Check that metrics can leave out rows that only fill a batch; raises GraphError naming a mean over all rows."""
     for name, blob in metrics.items():
         if not blob.shape:
             raise GraphError(
@@ -80,10 +76,8 @@ def check_counts(metrics: Mapping[str, Blob]) -> None:
 def mean_of(name: str, value: npt.NDArray[Any], count: int | None, rows: int | None = None) -> tuple[float, int]:
     """The mean of a metric over the rows of a batch that count, and how many these are.
 
-    Args:
-        value: Shape () for a mean over the batch, or (batch, ...).
-        count: How many rows count, the first ones; None for all.
-        rows: How many a mean over the batch is of; None counts it as one, as all batches are alike.
+    A mean over the batch, of shape (), counts as ``rows``, or as one: all batches are alike then.
+
     Raises:
         GraphError: if it has fewer rows than count.
     """

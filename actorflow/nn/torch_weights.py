@@ -38,8 +38,7 @@ Renaming = Mapping[str, str | None] | Callable[[str], str | None]
 
 #: Names of torch's parameters by ours, in the scope of a layer; others have the same one.
 _NAMES: Mapping[str, str] = MappingProxyType({"scale": "weight", "shift": "bias", "running_variance": "running_var"})
-#: What torch counts and nothing here needs.
-_COUNTER = "num_batches_tracked"
+_COUNTER = "num_batches_tracked"  # what torch counts and nothing here needs
 #: Where torch's exporter has made weights of its own.
 _RENAMED = """
   names with :: are of weights that torch has changed when it wrote the file of ONNX, and joined batch norms into: \
@@ -50,8 +49,7 @@ _RECURRENT = re.compile(r"(?:(?P<of>.*)/)?layer(?P<number>\d+)(?P<reverse>_rever
 _IMAGES = (Conv, ConvDown, MaxPool, AveragePool)
 #: Operations that leave each element at its place, besides the elementwise ones.
 _IN_PLACE = (BatchNorm, BatchNormInference, Bias, Dropout, Dummy, LayerNorm, LogSoftmax, LRN, Softmax)
-#: Operations that make images of images.
-_OF_IMAGES = (Concat, Flip, Pad, Reduction, Resize, Slice, Split)
+_OF_IMAGES = (Concat, Flip, Pad, Reduction, Resize, Slice, Split)  # operations that make images of images
 
 
 class _Need(NamedTuple):
@@ -100,8 +98,7 @@ def _joined(path: str, parameter: str) -> str:
     return f"{path}.{parameter}" if path else parameter
 
 
-#: Tensors by the names of what needs them.
-_Bound = dict[str, _Tensor]
+_Bound = dict[str, _Tensor]  # tensors by the names of what needs them
 #: What tells layers of one kind from others: their parameters, with the number of their axes.
 _Kind = frozenset[tuple[str, int]]
 
@@ -186,7 +183,6 @@ def load_torch(
 
 
 def _problem(name: str, variable: Variable, recipe: _Recipe, need: _Need, tensor: _Tensor | None) -> str | None:
-    """Say what is wrong with what a variable is made of."""
     if tensor is None:
         return f"missing: {need.name!r} {need.shape}, for {name!r} {variable.shape}"
     shape = tensor.shape
@@ -224,7 +220,6 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _tensors(state_dict: Mapping[str, Any], rename: Renaming | None, problems: list[str]) -> list[_Tensor]:
-    """The tensors under their new names."""
     found: list[_Tensor] = []
     taken: dict[str, str] = {}
     if isinstance(rename, Mapping):
@@ -272,7 +267,6 @@ def _renamed(name: str, rename: Renaming | None) -> str | None:
 
 
 def _recipes(variables: Mapping[Variable, str]) -> dict[Variable, _Recipe]:
-    """How each variable is made, by the layer that it is of."""
     places = _Places(variables)
     layers: dict[str, dict[str, Variable]] = {}
     for variable, name in variables.items():
@@ -297,7 +291,6 @@ def _recipes(variables: Mapping[Variable, str]) -> dict[Variable, _Recipe]:
 
 
 def _plain(path: str, parameter: str, variable: Variable, known: _Places) -> _Recipe:
-    """A variable that is one tensor: its order follows from the first operation that reads it."""
     shape = variable.shape
     op = next(iter(variable.consumers), None)
     if op is None:

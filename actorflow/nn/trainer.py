@@ -440,7 +440,6 @@ class Trainer:
         return axes
 
     def _settle(self, feeds: object) -> None:
-        """Bring feeds that know their place to where the training is."""
         self._resumable = feeds if isinstance(feeds, Resumable) else None
         if self._resumable is not None and self._resumed is not None:
             _bring(self._resumable, self._resumed, self.number)

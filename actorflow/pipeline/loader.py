@@ -1,4 +1,4 @@
-"""Iterating a pipeline: epochs, positions, statistics, the end."""
+"""Iterating a pipeline: epochs, positions, statistics, the end, and what the runs of one loader share."""
 
 from __future__ import annotations
 
@@ -8,30 +8,105 @@ import weakref
 import zlib
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
 
 from actorflow.core import clock_ns
-from actorflow.errors import PipelineError, shown
+from actorflow.devices import Device, open_device
+from actorflow.errors import DeviceError, PipelineError, shown
+from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
-from actorflow.pipeline.calls.boundary import caught
-from actorflow.pipeline.calls.options import Skip
-from actorflow.pipeline.resources import LoaderResources
+from actorflow.pipeline.calls.call import Call
+from actorflow.pipeline.calls.options import Skip, Skips
+from actorflow.pipeline.processes.workers import ProcessPool
 from actorflow.pipeline.run import Run
 from actorflow.pipeline.stages.branch import BranchStart
-from actorflow.pipeline.stages.stage import Build, Stage, calling_site, signature, walk, whole_number
-from actorflow.pipeline.stats import LoaderStats, bottleneck
-from actorflow.threads import forget_in_child
+from actorflow.pipeline.stages.stage import (
+    Build,
+    Stage,
+    StageActor,
+    calling_site,
+    caught,
+    seeds_of,
+    signature,
+    walk,
+    whole_number,
+)
+from actorflow.pipeline.stats import LoaderStats, StageStats, bottleneck
+from actorflow.place import Place
+from actorflow.threads import forget_in_child, in_thread
 
-if TYPE_CHECKING:
-    from types import TracebackType
 
-    from actorflow.pipeline.stages.actor import StageActor
+class LoaderResources:
+    """Counts, kept items and processes of a loader."""
+
+    def __init__(self, stages: list[Stage]) -> None:
+        self.stats = {stage: StageStats(stage.name, stage.kind, stage.site, stage.concurrency) for stage in stages}
+        self.skips = Skips()  # items left out
+        self.caches: dict[Stage, Any] = {}  # items that caches have kept
+        self._pools: dict[Stage, ProcessPool] = {}
+        self._devices: dict[Stage, Device] = {}
+        self._used: set[Stage] = set()
+        weakref.finalize(self, _close_all, self._pools, self._devices)
+        forget_in_child(self)
+
+    def forget_parent(self) -> None:
+        """This is the child of a fork: devices, and calls that run, are the parent's."""
+        self._devices.clear()
+        for stats in self.stats.values():
+            stats.running = 0
+
+    def pool(self, stage: Call) -> ProcessPool:
+        """The processes that call the function of a stage."""
+        if stage not in self._pools:
+            self._pools[stage] = ProcessPool(stage.for_processes(), stage.concurrency, seeds_of(stage))
+        return self._pools[stage]
+
+    def device(self, stage: Stage, place: Place, graph: Graph | None, loop: asyncio.AbstractEventLoop) -> Device:
+        """The loader's own device for a stage, with the options of the graph's."""
+        device = self._devices.get(stage)
+        if device is None:
+            options = None if graph is None else graph.root.options.devices.get(place)
+            device = self._devices[stage] = open_device(place, options)
+        device.bind(loop)
+        return device
+
+    def use_up(self, stage: Stage) -> None:
+        """A source that can be iterated once is iterated; raises PipelineError the second time."""
+        if stage in self._used:
+            raise PipelineError(
+                f"source {stage.name!r} is an iterator, which can be iterated once, from its start: give a sequence, "
+                "an iterable that begins anew each time, or a function that gives one for an epoch"
+            )
+        self._used.add(stage)
+
+    async def aclose(self) -> None:
+        """Stop the processes and forget what was kept."""
+        self.caches.clear()
+        devices = list(self._devices.values())
+        _close_all({}, self._devices)
+        for device in devices:
+            device.join()
+        if self._pools:
+            try:
+                await in_thread(lambda: _close_all(self._pools, {}))
+            except DeviceError:  # there is no thread to be had: the loop waits
+                _close_all(self._pools, {})
+
+
+def _close_all(pools: dict[Stage, ProcessPool], devices: dict[Stage, Device]) -> None:
+    for device in devices.values():
+        device.close()
+    devices.clear()
+    while pools:
+        _, pool = pools.popitem()
+        pool.close()
+
 
 T = TypeVar("T")
 
 _VERSION = 2
-#: Time after which a waiting thread looks again whether the loop is still there, in seconds.
-_LOOK_S = 0.1
+_LOOK_S = 0.1  # time after which a waiting thread looks again whether the loop is still there, in seconds
 _known: weakref.WeakSet[Loader[Any]] = weakref.WeakSet()
 
 
@@ -154,7 +229,6 @@ class Loader(Generic[T]):
         self._run = self._last = None
 
     def _finished(self, run: Run) -> None:
-        """All items of the epoch have been taken."""
         self._count(run)
         if self._run is run:
             assert self._last is not None
@@ -341,7 +415,6 @@ def _digest(stages: str, position: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it, with the entries of mappings in order."""
     if isinstance(value, Mapping):
         return sorted((str(key), _plain(each)) for key, each in value.items())
     if isinstance(value, list | tuple):
@@ -365,15 +438,11 @@ def live_loaders() -> list[Loader[Any]]:
 
 
 class Iteration(AsyncIterator[T]):
-    """One iteration of a loader. Dropping it stops what is under way; `aclose` also waits for the end.
-
-    Attributes:
-        run: The run that is iterated.
-    """
+    """One iteration of a loader. Dropping it stops what is under way; `aclose` also waits for the end."""
 
     def __init__(self, loader: Loader[T], run: Run) -> None:
         self._loader = loader
-        self.run = run
+        self.run = run  # the run that is iterated
         self._items = run.outlet.items
 
     async def __anext__(self) -> T:

@@ -13,15 +13,13 @@ from actorflow.errors import PipelineError, flag, shown, text
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
 from actorflow.pipeline.calls.call import Call
-from actorflow.pipeline.calls.expand import Expand
-from actorflow.pipeline.calls.map import Filter, Map
+from actorflow.pipeline.calls.map import Expand, Filter, Map
 from actorflow.pipeline.calls.options import CallOptions, Executor, Options, gives_coroutine
 from actorflow.pipeline.loader import Feeding, Loader, T
 from actorflow.pipeline.stages.branch import Branch, BranchJoin, BranchStart
 from actorflow.pipeline.stages.collate import stack, unstack
 from actorflow.pipeline.stages.join import Concat, Interleave, Merge, MergeByTime, Zip
-from actorflow.pipeline.stages.passing import Enumerate, Group, Newest, Prefetch, Shard, SkipFirst, Take
-from actorflow.pipeline.stages.repeat import Cache, Repeat
+from actorflow.pipeline.stages.passing import Cache, Enumerate, Group, Newest, Prefetch, Repeat, Shard, SkipFirst, Take
 from actorflow.pipeline.stages.sampler import Sampler
 from actorflow.pipeline.stages.shuffle import Shuffle
 from actorflow.pipeline.stages.source import Indexed, Source, check_data, is_indexable
@@ -425,7 +423,15 @@ class Pipeline(Loader[T]):
         for label, make in branches.items():
             port = BranchStart(name=f"{split.name}[{shown(label)}]", site=site, upstream=(split,))
             made = make(Pipeline(port))
-            _check_branch(label, made, port)
+            if not isinstance(made, Pipeline):
+                raise PipelineError(f"branch {shown(label)}: expected a pipeline, got {type(made).__name__}")
+            inside = walk(made.stage)
+            if port not in inside:
+                raise PipelineError(f"branch {shown(label)} must add stages to the pipeline that it is given")
+            for stage in inside[inside.index(port) :]:
+                if not stage.keeps_marks or (isinstance(stage, Call) and not stage.options.ordered):
+                    found = f"stage {stage.name!r} ({stage.shape})"
+                    raise PipelineError(f"branch {shown(label)}: {found} cannot stand in a branch")
             ports.append(port)
             ends.append(made.stage)
         joined = BranchJoin(name=f"{split.name}/join", site=site, upstream=tuple(ends), split=split, ports=tuple(ports))
@@ -502,17 +508,6 @@ class Pipeline(Loader[T]):
 
     def _call(self, kind: type[Call], options: Options, name: str | None) -> Pipeline[Any]:
         return self._add(kind, name or _name_of(options.fn), options=options)
-
-
-def _check_branch(label: Any, made: Any, port: BranchStart) -> None:
-    if not isinstance(made, Pipeline):
-        raise PipelineError(f"branch {shown(label)}: expected a pipeline, got {type(made).__name__}")
-    inside = walk(made.stage)
-    if port not in inside:
-        raise PipelineError(f"branch {shown(label)} must add stages to the pipeline that it is given")
-    for stage in inside[inside.index(port) :]:
-        if not stage.keeps_marks or (isinstance(stage, Call) and not stage.options.ordered):
-            raise PipelineError(f"branch {shown(label)}: stage {stage.name!r} ({stage.shape}) cannot stand in a branch")
 
 
 def unique_name(name: str, names: set[str]) -> str:

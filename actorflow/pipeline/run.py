@@ -7,28 +7,22 @@ import contextvars
 import logging
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.core import clock_ns
 from actorflow.devices import WorkerLane
 from actorflow.errors import PipelineError
 from actorflow.loop import ended_with, wait_out, waits
-from actorflow.pipeline.stages.actor import SLICE_NS, End, Inbox
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
-
-    from actorflow.pipeline.stages.actor import StageActor
+from actorflow.pipeline.stages.stage import SLICE_NS, End, Inbox, StageActor
 
 #: What is said of what the child of a fork cannot go on with.
 IN_PARENT = "runs in the parent process, from which this one was forked: begin another one here"
 
 _log = logging.getLogger("actorflow")
-#: How long a call in a thread may outlive its stopped run before it is reported, in seconds.
-_GRACE_S = 0.5
-#: Number of the last positions that are kept, for callers that are behind with what they have got.
-_KEPT = 1024
+_GRACE_S = 0.5  # how long a call in a thread may outlive its stopped run before it is reported, in seconds
+_KEPT = 1024  # number of the last positions that are kept, for callers that are behind with what they have got
 
 
 class _PipelineDispatcher(Dispatcher):
@@ -56,37 +50,19 @@ class _PipelineDispatcher(Dispatcher):
             self.wake()
 
 
-class _Outlet:
-    """The inbox that the application takes its items from."""
-
-    def __init__(self, run: Run, capacity: int) -> None:
-        self.inbox = Inbox(self, capacity)
-        self._run = run
-
-    def wake(self) -> None:
-        """An item, or the end, has come."""
-        waiter = self._run.waiter
-        if waits(waiter):
-            waiter.set_result(None)
-
-
 class Run:
     """One iteration of a loader.
-
-    Args:
-        loop: The loop that it runs on.
 
     Attributes:
         taken: Items that have come through to it where it takes them in another thread; else None.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
+        self.loop = loop  # the loop that it runs on
         self.context = contextvars.copy_context()  # copy of the application's, which all stages run in
         self.dispatcher = _PipelineDispatcher(loop, self.context)
         self.actors: list[StageActor] = []  # all stages, also those of earlier epochs
-        self._outlet = _Outlet(self, 1)
-        self.outlet = self._outlet.inbox  # items that the application has not taken yet
+        self.outlet = Inbox(self, 1)  # items that the application has not taken yet
         self.waiter: asyncio.Future[None] | None = None  # future that the application waits on
         self.delivered = 0  # items that it has taken
         self.taken: int | None = None
@@ -107,6 +83,11 @@ class Run:
         self.recent.append(last.start)
         for actor in self.actors:
             actor.wake()
+
+    def wake(self) -> None:
+        """An item for the application, or the end, has come."""
+        if waits(self.waiter):
+            self.waiter.set_result(None)
 
     def post(self, actor: StageActor) -> None:
         """Have an actor fired."""
@@ -129,11 +110,7 @@ class Run:
             actor.is_over = True
 
     def place(self, delivered: int | None = None) -> Any:
-        """The position behind n items, by default behind all that the application has got.
-
-        Raises:
-            PipelineError: if it is not known any more.
-        """
+        """The position behind n items, by default behind all that have come; raises PipelineError if unknown."""
         recent = self.recent
         first = self.delivered - len(recent) + 1
         if delivered is None:
@@ -142,13 +119,8 @@ class Run:
             raise PipelineError(f"expected delivered from {first} to {self.delivered}, got {delivered}")
         return recent[delivered - first]
 
-    # -- the application's side ---------------------------------------------------------------------------------
-
     async def fill(self) -> bool:
-        """Wait until there is an item; False at the end.
-
-        Cancellation: loses nothing.
-        """
+        """Wait until there is an item; False at the end. Cancellation: loses nothing."""
         if self.is_lost:
             raise PipelineError(f"the iteration {IN_PARENT}")
         outlet, loop = self.outlet, self.loop
@@ -184,8 +156,6 @@ class Run:
         self.outlet.end = End()
         return end.error
 
-    # -- what stages start --------------------------------------------------------------------------------------
-
     def start_task(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Run a coroutine as a task that the run waits for. Its context is a copy of the application's."""
         task = self.loop.create_task(coroutine, name=name, context=self.context.copy())
@@ -210,8 +180,6 @@ class Run:
         self.actors[:] = [actor for actor in self.actors if not actor.is_over]
         self._lanes[:] = [lane for lane in self._lanes if lane.is_alive]
 
-    # -- the end ------------------------------------------------------------------------------------------------
-
     def stop(self) -> None:
         """Start nothing more, cancel tasks; threads end after the calls that run. Idempotent."""
         if self.ended_ns is not None:
@@ -219,7 +187,7 @@ class Run:
         self.ended_ns = clock_ns()
         self.outlet.end = End()
         self.outlet.items.clear()
-        self._outlet.wake()
+        self.wake()
         if self.loop.is_closed():  # in the middle: its tasks never go on
             self._tasks.clear()
         for actor in self.actors:

@@ -6,20 +6,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import TYPE_CHECKING
 
 from actorflow.core import clock_ns
 from actorflow.errors import visible
 from actorflow.graph.nodes import Site
-from actorflow.pipeline.stages.actor import Wait
+from actorflow.pipeline.stages.stage import StageActor, Wait
 
-if TYPE_CHECKING:
-    from actorflow.pipeline.stages.actor import StageActor
-
-#: Calls whose times the percentiles are taken from.
-_RECENT = 1024
-#: Share of time spent waiting, below which it does not count.
-_LITTLE = 0.05
+_RECENT = 1024  # calls whose times the percentiles are taken from
+_LITTLE = 0.05  # share of time spent waiting, below which it does not count
 
 
 @dataclass(frozen=True)
@@ -221,12 +215,7 @@ _COPIED = (
 
 
 def bottleneck(stats: LoaderStats, executors: Sequence[str]) -> str:
-    """The stage to widen, in words.
-
-    Args:
-        stats: Statistics of the loader.
-        executors: Where each stage's calls run: "loop", "thread", "process", "task", or "" for stages without calls.
-    """
+    """The stage to widen, in words; ``executors`` say where each stage's calls run, "" for one without calls."""
     if not stats.delivered:
         return "nothing has been delivered yet"
     waited = stats.wait_s / stats.elapsed_s if stats.elapsed_s else 0.0

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from actorflow.errors import PipelineError
 from actorflow.loop import end, run
-from actorflow.pipeline.run import IN_PARENT
+from actorflow.pipeline.run import IN_PARENT, Run
 from actorflow.threads import forget_in_child, held_at_fork, start_thread
 
 if TYPE_CHECKING:
     from actorflow.pipeline.loader import Loader
-    from actorflow.pipeline.run import Run
 
 
 class _Bridge:

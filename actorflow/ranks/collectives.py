@@ -33,16 +33,11 @@ class _Tally:
 
 
 class Collectives:
-    """The collectives of one graph on one rank.
-
-    Args:
-        transport: Computes them.
-        post: Says something to the counterpart on a rank.
-    """
+    """The collectives of one graph on one rank."""
 
     def __init__(self, transport: Transport, post: Callable[..., None]) -> None:
-        self._transport = transport
-        self._post = post
+        self._transport = transport  # computes them
+        self._post = post  # says something to the counterpart on a rank
         self._waiting: dict[tuple[int, str], Run | None] = {}
         self._tallies: dict[tuple[int, str], _Tally] = {}
         self._ready: dict[tuple[int, ...], list[tuple[int, int, int, str]]] = {}

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.actors.frame import Frame
 from actorflow.actors.op import OpActor, Wiring
 from actorflow.core import clock_ns, release
 from actorflow.devices.base import Fence, Lane
+from actorflow.devices.memory import Bucket
 from actorflow.errors import DeviceError, GraphError, TransportError
 from actorflow.ops.collective import AllReduce
 from actorflow.plan.ranks import Identity
@@ -27,8 +29,6 @@ from actorflow.trace.counters import NodeState
 from actorflow.transport.base import Received, Sent
 
 if TYPE_CHECKING:
-    from actorflow.actors.frame import Frame
-    from actorflow.devices.memory import Bucket
     from actorflow.ranks.peers import Peers
 
 _RUNNING = int(NodeState.RUNNING)
@@ -49,13 +49,11 @@ class Exchange:
         self._edges: dict[tuple[int, bool], list[str]] = {}
         self._tags: dict[tuple[int, str], int] = {}
 
-    # -- before the first frame ----------------------------------------------------------------------------------------
-
     def connect(self, actors: Sequence[ChannelActor]) -> None:
         """Say which actors are at this rank's ends, once they are all there."""
         self.actors = actors
         for actor in actors:
-            if isinstance(actor, SendActor | ReceiveActor):
+            if isinstance(actor, _EdgeActor):
                 self._edges.setdefault((actor.peer, isinstance(actor, SendActor)), []).append(actor.edge)
 
     @property
@@ -76,8 +74,6 @@ class Exchange:
     def _operations(self) -> Iterable[AllReduce]:
         return (actor.node.operation for actor in self.actors if isinstance(actor.node.operation, AllReduce))
 
-    # -- frames, as a listener -----------------------------------------------------------------------------------------
-
     def expect(self, frame: Frame) -> None:
         """A frame has started."""
         self.peers.enter(frame, self.identity)
@@ -95,8 +91,6 @@ class Exchange:
         """Do what the other ranks wait for, for a frame that this rank never had."""
         for actor in self.actors:
             actor.void(serial)
-
-    # -- messages ------------------------------------------------------------------------------------------------------
 
     def send(self, serial: int, peer: int, edge: str, value: Any, done: Sent) -> None:
         """Send a frame's message along an edge; an empty one if the value is None."""
@@ -232,8 +226,8 @@ class ChannelActor(OpActor):
                 self.failed(frame, error, end_ns - fence.begun_ns, end_ns, self.key)
 
 
-class SendActor(ChannelActor):
-    """The end of an edge that sends."""
+class _EdgeActor(ChannelActor):
+    """One end of an edge."""
 
     __slots__ = ("edge", "peer")
 
@@ -241,6 +235,12 @@ class SendActor(ChannelActor):
         super().__init__(wiring, exchange)
         self.peer = peer  # the other rank
         self.edge = edge  # name of the edge
+
+
+class SendActor(_EdgeActor):
+    """The end of an edge that sends."""
+
+    __slots__ = ()
 
     @property
     def what(self) -> str:
@@ -254,15 +254,13 @@ class SendActor(ChannelActor):
         self.exchange.send(serial, self.peer, self.edge, None, lambda _: None)
 
 
-class ReceiveActor(ChannelActor):
+class ReceiveActor(_EdgeActor):
     """The end of an edge that receives."""
 
-    __slots__ = ("bucket", "edge", "peer")
+    __slots__ = ("bucket",)
 
     def __init__(self, wiring: Wiring, exchange: Exchange, peer: int, edge: str, bucket: Bucket) -> None:
-        super().__init__(wiring, exchange)
-        self.peer = peer  # the other rank
-        self.edge = edge  # name of the edge
+        super().__init__(wiring, exchange, peer, edge)
         self.bucket = bucket  # where buffers come from
 
     @property
@@ -325,14 +323,10 @@ class AllReduceActor(ChannelActor):
 
 
 def messages_under_way(frames: Iterable[Frame]) -> Counter[tuple[int, int, bool]]:
-    """Count the frames in which a message of this rank waits for another rank.
-
-    Returns:
-        Counts by `Node.id` of the blob, the other rank, and whether this one sends.
-    """
+    """Frames in which a message waits for another rank, by blob (`Node.id`), that rank, and whether this one sends."""
     return Counter(
         (actor.node_id, actor.peer, isinstance(actor, SendActor))
         for frame in frames
         for actor in [*frame.outstanding]
-        if isinstance(actor, SendActor | ReceiveActor)
+        if isinstance(actor, _EdgeActor)
     )

@@ -1,8 +1,12 @@
-"""Routes the notes of one transport to the graphs that they are for."""
+"""Routes the notes of one transport to the graphs that they are for, and gathers values of all ranks by notes.
+
+Values of each rank are told to all for decisions that all must make alike, such as which checkpoint to load.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import weakref
 from abc import ABC, abstractmethod
@@ -13,8 +17,7 @@ from typing import Any
 from actorflow.errors import PeerFailedError, PeerLostError, TransportError
 from actorflow.transport.base import Listener, PeerError, Transport
 
-#: Key of what hubs tell each other; graphs' keys have a number behind.
-_HUB = ""
+_HUB = ""  # key of what hubs tell each other; graphs' keys have a number behind
 
 
 @dataclass(slots=True)
@@ -57,12 +60,7 @@ class Recipient(ABC):
 
     @abstractmethod
     def left(self, error: PeerFailedError, done: Done) -> None:
-        """A rank has closed its transport.
-
-        Args:
-            error: The error of work that cannot end without that rank.
-            done: Progress of its counterpart there, which will not go on.
-        """
+        """A rank has closed its transport; ``done`` is the progress of the counterpart there."""
 
     @abstractmethod
     def awaited(self) -> Collection[int]:
@@ -156,3 +154,80 @@ def hub_of(transport: Transport) -> Hub:
         hub = transport.hub = Hub(transport)
     assert isinstance(hub, Hub)
     return hub
+
+
+async def gather(world: Transport, topic: str, value: Any) -> list[Any]:
+    """Wait until all ranks have called this, and return what each has said.
+
+    Raises:
+        PeerLostError, PeerFailedError: if a rank is lost, or has left without calling this.
+    """
+    if world.size == 1:
+        return [value]
+    gathering = _Gathering(world)
+    hub = hub_of(world)
+    for error in hub.lost.values():
+        raise copy.copy(error)
+    key = hub.open(f"gather {topic}", gathering)
+    hub.bind(asyncio.get_running_loop(), key)
+    for gone in hub.gone.values():
+        gathering.left(gone.error, gone.done(key))
+    for rank in range(world.size):
+        hub.post(key, rank, "value", value)
+    return await gathering.complete
+
+
+class _Gathering(Recipient):
+    """Collects a value of each rank."""
+
+    def __init__(self, world: Transport) -> None:
+        self.complete: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._values: dict[int, Any] = {}
+        self._size = world.size
+
+    def heard(self, rank: int, kind: str, *content: Any) -> None:
+        (self._values[rank],) = content
+        if len(self._values) == self._size and not self.complete.done():
+            self.complete.set_result([self._values[rank] for rank in range(self._size)])
+
+    def fail(self, error: TransportError) -> None:
+        if not self.complete.done():
+            self.complete.set_exception(copy.copy(error))
+
+    def left(self, error: PeerFailedError, done: Done) -> None:
+        if error.rank not in self._values and not self.complete.done():
+            self.complete.set_exception(copy.copy(error))
+
+    def awaited(self) -> Collection[int]:
+        return () if self.complete.done() else set(range(self._size)) - self._values.keys()
+
+
+class Announcements(Recipient):
+    """Values that ranks announce about a topic, each at a time of its own; nothing waits for them.
+
+    Attributes:
+        said: Values that each rank, this one included, is known to have said.
+    """
+
+    def __init__(self, world: Transport, topic: str) -> None:
+        self.said: list[set[Any]] = [set() for _ in range(world.size)]
+        self._hub = hub_of(world)
+        self._key = self._hub.open(f"announcements of {topic}", self)
+
+    def say(self, value: Any) -> None:
+        """Say a value to all ranks; it can be written as JSON, and be in a set."""
+        self._hub.bind(asyncio.get_running_loop(), self._key)
+        for rank in range(len(self.said)):
+            self._hub.post(self._key, rank, "value", value)
+
+    def heard(self, rank: int, kind: str, *content: Any) -> None:
+        self.said[rank].update(content)
+
+    def fail(self, error: TransportError) -> None:
+        """Do nothing: no more values come, and nothing waits for them."""
+
+    def left(self, error: PeerFailedError, done: Done) -> None:
+        """Do nothing: no more values come from that rank, and nothing waits for them."""
+
+    def awaited(self) -> Collection[int]:
+        return ()

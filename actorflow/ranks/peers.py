@@ -12,7 +12,7 @@ import copy
 import logging
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any
 
 from actorflow.actors.frame import Frame
@@ -26,6 +26,7 @@ from actorflow.errors import (
     TransportError,
     text_of,
 )
+from actorflow.loop import waits
 from actorflow.plan.lengths import OpenAxes
 from actorflow.plan.ranks import Identity, difference
 from actorflow.ranks.collectives import Collectives
@@ -36,8 +37,7 @@ from actorflow.transport.base import Transport
 
 _log = logging.getLogger("actorflow")
 
-#: Seconds after which a rank says that it waits for others to begin: to them, and in the log.
-_SILENCE_S = 0.2
+_SILENCE_S = 0.2  # seconds after which a rank says that it waits for others to begin: to them, and in the log
 _PATIENCE_S = 10.0
 
 
@@ -127,12 +127,13 @@ class Peers(Recipient):
         await self._come_to_rest()
         if not exchange.agreed:
             if exchange.agreement is None or exchange.agreement.done():
-                exchange.agreement = asyncio.ensure_future(self._agree(exchange))
+                exchange.agreement = asyncio.ensure_future(
+                    self._ask("plan", exchange.identity.digest, exchange.most_edges, exchange=exchange)
+                )
                 exchange.agreement.add_done_callback(_seen)
             await asyncio.shield(exchange.agreement)
 
     async def _come_to_rest(self) -> None:
-        """Wait until all ranks have ended their streams."""
         if self._hub.lost:
             raise copy.copy(next(iter(self._hub.lost.values())))
         if self._parted is not None:
@@ -170,10 +171,6 @@ class Peers(Recipient):
                         f"those of rank {rank}: an axis that may differ from rank to rank has a name on each"
                     )
         return axes.whole({name: n for name, (n, _) in found.items()})
-
-    async def _agree(self, exchange: Exchange) -> None:
-        """Find out whether all ranks have the same program; raises GraphError with the first difference."""
-        await self._ask("plan", exchange.identity.digest, exchange.most_edges, exchange=exchange)
 
     async def _ask(self, kind: str, *content: Any, exchange: Exchange | None = None) -> Any:
         """Answer to a question that all ranks ask rank 0, each when it has come to it."""
@@ -248,7 +245,7 @@ class Peers(Recipient):
 
     def _heard_settled(self, _: int, number: int, told: list[Any]) -> None:
         answer = self._answers.get(number)
-        if answer is not None and not answer.done():
+        if waits(answer):
             answer.set_result(told)
 
     def _heard_plan(self, rank: int, number: int, digest: str, edges: int) -> None:
@@ -277,7 +274,7 @@ class Peers(Recipient):
     def _heard_agreed(self, _: int, number: int, first_tag: int, digest: str) -> None:
         self._tags[digest] = first_tag
         answer = self._answers.get(number)
-        if answer is None or answer.done():  # the run that waited was cancelled, as the loop ended
+        if not waits(answer):  # the run that waited was cancelled, as the loop ended
             return
         exchange = self._proposed[number]
         try:
@@ -298,9 +295,13 @@ class Peers(Recipient):
         self._post_to_all(range(self.transport.size), "disagreed", number, message)
 
     def _heard_disagreed(self, _: int, number: int, message: str) -> None:
-        answer = self._answers.get(number)
-        if answer is not None and not answer.done():
-            answer.set_exception(GraphError(message))
+        self._fail(GraphError(message), lambda asked: asked == number)
+
+    def _fail(self, error: Exception, which: Callable[[int], bool] = lambda _: True) -> None:
+        """Let those who wait for answers to some questions have an error."""
+        for number, answer in self._answers.items():
+            if which(number) and not answer.done():
+                answer.set_exception(copy.copy(error))
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
@@ -351,7 +352,6 @@ class Peers(Recipient):
             self._compare(serial)
 
     def _compare(self, serial: int) -> None:
-        """Compare a frame's program with those that other ranks have told of."""
         own = self._program_of(serial)
         for rank, (digest, fetches) in self._told.pop(serial).items():
             if own is not None and digest != own[1]:
@@ -390,9 +390,7 @@ class Peers(Recipient):
         if serial >= self._parted_from:
             return
         self._parted, self._parted_from = GraphError(message), serial
-        for answer in self._answers.values():
-            if not answer.done():
-                answer.set_exception(copy.copy(self._parted))
+        self._fail(self._parted)
         for later in [each for each in self._frames if each >= serial]:
             self._stop(later, copy.copy(self._parted))
 
@@ -430,10 +428,7 @@ class Peers(Recipient):
     # -- the ends of ranks ---------------------------------------------------------------------------------------------
 
     def fail(self, error: TransportError) -> None:
-        waiting: Sequence[asyncio.Future[Any]] = [*self._answers.values()]
-        if self._settled is not None:
-            waiting = [*waiting, self._settled]
-        for future in waiting:
+        for future in [*self._answers.values(), *([] if self._settled is None else [self._settled])]:
             if not future.done():
                 future.set_exception(copy.copy(error))
                 future.exception()  # seen, though nothing may wait for it now
@@ -441,9 +436,7 @@ class Peers(Recipient):
             self._stop(serial, copy.copy(error))
 
     def left(self, error: PeerFailedError, done: Done) -> None:
-        for number, answer in self._answers.items():
-            if number >= done.plans and not answer.done():
-                answer.set_exception(copy.copy(error))
+        self._fail(error, lambda asked: asked >= done.plans)
         for serial, (_, ranks) in list(self._frames.items()):
             missing = self._without(serial, ranks)
             if missing is not None:
@@ -486,9 +479,7 @@ class Peers(Recipient):
         ends = self._ends.setdefault(number, {})
         ends[rank] = serial, questions
         if number >= self._done.streams:  # here it goes on
-            for asked, answer in self._answers.items():
-                if asked >= questions and not answer.done():
-                    answer.set_exception(self._ended_before(rank))
+            self._fail(self._ended_before(rank), lambda asked: asked >= questions)
             for later in [frame for frame in self._frames if frame >= serial]:
                 error = self._after_end(later)
                 assert error is not None

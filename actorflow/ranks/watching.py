@@ -20,16 +20,14 @@ from actorflow.ranks.peers import Peers
 from actorflow.trace.counters import Changes, Monitor, OpProfile
 from actorflow.trace.ring import Trace
 
-#: Seconds between two reports of a rank; the live page's own ticks are as long.
-_INTERVAL_S = 0.06
+_INTERVAL_S = 0.06  # seconds between two reports of a rank; the live page's own ticks are as long
 #: One op in a report: its number on the rank that reports, and its state, calls and times there.
 _RECORD = np.dtype(
     [("id", "<i4"), ("state", "u1"), ("calls", "<i8"), ("failed", "<i8"), ("total_ns", "<i8"), ("last_ns", "<i8")]
 )
 #: One call in a report: its node's number there, and its begin and end in Unix nanoseconds.
 _CALL = np.dtype([("id", "<i4"), ("track", "<i4"), ("frame", "<i8"), ("start_ns", "<i8"), ("end_ns", "<i8")])
-#: Calls in one report; of more, the newest.
-_MAX_CALLS = 500
+_MAX_CALLS = 500  # calls in one report; of more, the newest
 
 
 class Watched(Protocol):
@@ -55,15 +53,11 @@ class Watching:
     """Has the ranks report to rank 0 while it is watched.
 
     Nodes have the same names on all ranks, but not the same numbers: a rank that begins to report says which is which.
-
-    Args:
-        shown: Measurements of the graph on this rank.
-        peers: Counterparts that its notes go to.
     """
 
     def __init__(self, shown: Watched, peers: Peers) -> None:
-        self._shown = shown
-        self._peers = peers
+        self._shown = shown  # measurements of the graph on this rank
+        self._peers = peers  # counterparts that its notes go to
         self._changes: Changes | None = None
         self._under_way = UnderWay({}, {})
         self._calls = 0  # up to which position of the trace they were reported
@@ -94,8 +88,6 @@ class Watching:
         if self._peers.transport.rank == 0:
             for rank in range(1, self._peers.transport.size):
                 self._peers.post(rank, "watch", on)
-
-    # -- on the ranks that report --------------------------------------------------------------------------------------
 
     def _heard_watch(self, _: int, on: bool) -> None:
         if on and self._changes is None:
@@ -152,8 +144,6 @@ class Watching:
         if messages or self._messages:
             self._peers.post(0, "messages", messages)
         self._messages = messages
-
-    # -- on rank 0 -----------------------------------------------------------------------------------------------------
 
     def _heard_nodes(self, rank: int, ids: list[int], names: list[str]) -> None:
         graph = self._shown.graph

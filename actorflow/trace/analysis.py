@@ -15,142 +15,79 @@ _Ints = npt.NDArray[np.int64]
 
 
 class LaneTimes(NamedTuple):
-    """One lane, or another track that calls run on.
-
-    Attributes:
-        name: Its name.
-        calls: Calls that ran on it.
-        busy_ns: Time in which at least one of them ran.
-        share: Share of the trace's span in which it was busy.
-        longest_idle_ns: Between two of its calls.
-    """
+    """One lane, or another track that calls run on."""
 
     name: str
-    calls: int
-    busy_ns: int
-    share: float
-    longest_idle_ns: int
+    calls: int  # calls that ran on it
+    busy_ns: int  # time in which at least one of them ran
+    share: float  # share of the trace's span in which it was busy
+    longest_idle_ns: int  # between two of its calls
 
 
 class OpTimes(NamedTuple):
-    """The calls of one op, failed ones among them.
-
-    Attributes:
-        name: Its name.
-        calls: Number of calls.
-        failed: Number of failed ones.
-        total_ns: Their times together.
-        mean_ns: Their mean.
-        p50_ns: Their median.
-        p99_ns: Their 99th percentile.
-        share: Share of the times of all calls.
-    """
+    """The calls of one op, failed ones among them."""
 
     name: str
     calls: int
-    failed: int
-    total_ns: int
-    mean_ns: float
-    p50_ns: float
-    p99_ns: float
-    share: float
+    failed: int  # number of failed ones
+    total_ns: int  # their times together
+    mean_ns: float  # their mean
+    p50_ns: float  # their median
+    p99_ns: float  # their 99th percentile
+    share: float  # share of the times of all calls
 
 
 class Gap(NamedTuple):
-    """A stretch in which nothing ran anywhere.
-
-    Attributes:
-        start_ns: When it began.
-        length_ns: Its length.
-        before: The op whose call ended last before it, and its frame.
-        after: The op whose call ended it, and its frame.
-    """
+    """A stretch in which nothing ran anywhere."""
 
     start_ns: int
     length_ns: int
-    before: tuple[str, int]
-    after: tuple[str, int]
+    before: tuple[str, int]  # the op whose call ended last before it, and its frame
+    after: tuple[str, int]  # the op whose call ended it, and its frame
 
 
 class PathCall(NamedTuple):
-    """One call on a frame's critical path.
-
-    Attributes:
-        name: Name of the op.
-        track: Lane or other track that it ran on.
-        waited_ns: From the end of the call that it follows, or from the begin of the frame.
-        behind_ns: Part of that in which its track was busy with other calls.
-        elapsed_ns: Its own time.
-        failed: Whether it has failed.
-    """
+    """One call on a frame's critical path."""
 
     name: str
-    track: str
-    waited_ns: int
-    behind_ns: int
+    track: str  # lane or other track that it ran on
+    waited_ns: int  # from the end of the call that it follows, or from the begin of the frame
+    behind_ns: int  # part of that in which its track was busy with other calls
     elapsed_ns: int
-    failed: bool = False
+    failed: bool = False  # whether it has failed
 
 
 class Frames(NamedTuple):
-    """The frames of a trace.
-
-    Attributes:
-        total: Number of frames.
-        p50_ns: Median time from the begin of a frame's first call to the end of its last.
-        p99_ns: 99th percentile of it.
-        overlap: Mean number in flight over the time in which any was.
-        most: Largest number in flight.
-        median: Number of a frame with the median latency.
-        slowest: Number of the one that took longest.
-    """
+    """The frames of a trace."""
 
     total: int
-    p50_ns: float
-    p99_ns: float
-    overlap: float
-    most: int
-    median: int
-    slowest: int
+    p50_ns: float  # median time from the begin of a frame's first call to the end of its last
+    p99_ns: float  # 99th percentile of it
+    overlap: float  # mean number in flight over the time in which any was
+    most: int  # largest number in flight
+    median: int  # number of a frame with the median latency
+    slowest: int  # number of the one that took longest
 
 
 class Analysis(NamedTuple):
-    """Result of `analyse`.
+    """Result of `analyse`."""
 
-    Attributes:
-        span_ns: From the begin of the first call to the end of the last.
-        calls: Number of calls.
-        failed: Number of failed ones.
-        lost: Number of earlier calls that it does not have.
-        idle_ns: Time of the span in which nothing ran.
-        lanes: Busy ones first.
-        ops: Costly ones first.
-        gaps: Long ones first.
-        frames: None if its calls belong to no frames.
-        path_frame: Number of the frame whose critical path this is.
-        path: Its calls, in order.
-    """
-
-    span_ns: int
+    span_ns: int  # from the begin of the first call to the end of the last
     calls: int
-    failed: int
-    lost: int
-    idle_ns: int
-    lanes: list[LaneTimes]
-    ops: list[OpTimes]
-    gaps: list[Gap]
-    frames: Frames | None
-    path_frame: int | None
-    path: list[PathCall]
+    failed: int  # number of failed ones
+    lost: int  # number of earlier calls that it does not have
+    idle_ns: int  # time of the span in which nothing ran
+    lanes: list[LaneTimes]  # busy ones first
+    ops: list[OpTimes]  # costly ones first
+    gaps: list[Gap]  # long ones first
+    frames: Frames | None  # None if its calls belong to no frames
+    path_frame: int | None  # number of the frame whose critical path this is
+    path: list[PathCall]  # its calls, in order
 
 
 def analyse(recording: Recording, *, frame: int | None = None, gaps: int = 5) -> Analysis:
-    """Find out where the time went.
+    """Find out where the time went; the critical path is that of ``frame``, by default one with the median latency.
 
-    Args:
-        recording: The calls, at least one.
-        frame: Number of the frame whose critical path is wanted; by default one with the median latency.
-        gaps: Number of idle stretches to return.
     Raises:
         GraphError: if there is no call, or none of that frame.
     """

@@ -44,11 +44,7 @@ class HistogramStatistics(NamedTuple):
 
 
 class Histogram:
-    """Counts values in buckets.
-
-    Args:
-        limits: Upper ends of the buckets, ascending.
-    """
+    """Counts values in buckets."""
 
     __slots__ = ("_counts", "_limits", "_total")
 

@@ -106,8 +106,6 @@ class Monitor:
     so the last state wins and a slow watcher costs nothing.
 
     Attributes:
-        states: `NodeState` of each op, by node id.
-        dirty: 1 for each op whose state or profile changed since the last look.
         messages: Reports of other ranks on messages between them, by rank: `Node.id` of the blob, the rank that it
             comes from or goes to, whether the rank sends, and in how many frames it waits.
     """
@@ -115,8 +113,8 @@ class Monitor:
     __slots__ = ("_watchers", "dirty", "messages", "states")
 
     def __init__(self, size: int) -> None:
-        self.states = bytearray(size)
-        self.dirty = bytearray(size)
+        self.states = bytearray(size)  # `NodeState` of each op, by node id
+        self.dirty = bytearray(size)  # 1 for each op whose state or profile changed since the last look
         self.messages: dict[int, list[tuple[int, int, bool, int]]] = {}
         self._watchers: weakref.WeakSet[Changes] = weakref.WeakSet()
 

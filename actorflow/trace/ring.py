@@ -21,48 +21,33 @@ _Ints = npt.NDArray[np.int64]
 
 _TRACK_SHIFT = 40  # a key's lower bits are the node's id
 _FAILED = 1 << 62  # and one of the upper ones says that the call has failed
-#: Failed calls of which a trace knows what they have raised.
-_MAX_ERRORS = 1024
-#: Frames of which a trace knows the lengths of open axes.
-_MAX_LENGTHS = 1024
-#: Requests of batched runs that a trace has.
-_MAX_REQUESTS = 4096
+_MAX_ERRORS = 1024  # failed calls of which a trace knows what they have raised
+_MAX_LENGTHS = 1024  # frames of which a trace knows the lengths of open axes
+_MAX_REQUESTS = 4096  # requests of batched runs that a trace has
 _FORGOTTEN = "failed; with what is not kept any more"
-#: Sampled values of which a trace has the statistics; each takes about 600 bytes.
-_MAX_VALUES = 8192
-#: Characters of what a call has raised.
-_MAX_TEXT = 200
+_MAX_VALUES = 8192  # sampled values of which a trace has the statistics; each takes about 600 bytes
+_MAX_TEXT = 200  # characters of what a call has raised
 
 
 class EndedRequest(NamedTuple):
-    """A request of a batched run that has ended.
+    """A request of a batched run that has ended."""
 
-    Attributes:
-        start_ns: When it came, on the clock of `clock_ns`.
-        end_ns: When its caller had the result, or the error.
-        frames: Numbers of the frames that have computed its rows; empty where that is not known.
-        outcome: ``finished``, or the type of the error.
-    """
-
-    start_ns: int
-    end_ns: int
-    frames: Sequence[int]
-    outcome: str
+    start_ns: int  # when it came, on the clock of `clock_ns`
+    end_ns: int  # when its caller had the result, or the error
+    frames: Sequence[int]  # numbers of the frames that have computed its rows; empty where that is not known
+    outcome: str  # ``finished``, or the type of the error
 
 
 class RecordedValue(NamedTuple):
     """What a value that a tap has sampled held, in numbers.
 
     Attributes:
-        name: Name of the blob.
-        time_ns: When its frame ended; on the clock of `clock_ns`, or of a recording.
-        frame: Number of the frame.
         figures: `actorflow.trace.values.ValueStatistics.figures`; those that are not finite are left out in a file.
     """
 
-    name: str
-    time_ns: int
-    frame: int
+    name: str  # name of the blob
+    time_ns: int  # when its frame ended; on the clock of `clock_ns`, or of a recording
+    frame: int  # number of the frame
     figures: Mapping[str, float]
 
 
@@ -125,13 +110,8 @@ class Trace(core.Ring):
 
     Args:
         capacity: Number of calls that it has room for, a power of two; each takes 32 bytes.
-
     Attributes:
-        tracks: Names of what calls run on: the loop, lanes.
         total: Calls since the start; the position behind the newest one.
-        requests_total: Requests of batched runs that have ended since the start.
-        origin_ns: When the trace was made, on the clock of its times.
-        origin_s: The same moment in Unix seconds.
     """
 
     __slots__ = (
@@ -150,15 +130,15 @@ class Trace(core.Ring):
         if capacity <= 0 or capacity & (capacity - 1):
             raise ValueError(f"capacity must be a power of two, got {capacity}")
         super().__init__(capacity)
-        self.tracks = ["loop"]
+        self.tracks = ["loop"]  # names of what calls run on: the loop, lanes
         self._numbers = {"loop": 0}
         self._errors: deque[tuple[int, str]] = deque(maxlen=_MAX_ERRORS)
         self._lengths: deque[tuple[int, Lengths]] = deque(maxlen=_MAX_LENGTHS)
         self._requests: deque[tuple[float, float, Sequence[int], str]] = deque(maxlen=_MAX_REQUESTS)
         self._values: deque[RecordedValue] = deque(maxlen=_MAX_VALUES)
-        self.requests_total = 0
-        self.origin_ns = clock_ns()
-        self.origin_s = time.time()
+        self.requests_total = 0  # requests of batched runs that have ended since the start
+        self.origin_ns = clock_ns()  # when the trace was made, on the clock of its times
+        self.origin_s = time.time()  # the same moment in Unix seconds
 
     def key(self, node_id: int, track: str = "loop") -> int:
         """The key of a node on a track for `add`; a new track is made."""
@@ -222,12 +202,7 @@ class Trace(core.Ring):
         ends, spans, keys, frames = rows.T
         nodes = keys & ((1 << _TRACK_SHIFT) - 1)
         tracks = (keys & ~_FAILED) >> _TRACK_SHIFT
-        lost, errors = first - max(position, 0), self._errors_of(keys, first)
+        texts, failed = dict(self._errors), np.flatnonzero(keys & _FAILED).tolist()
+        errors = {row: texts.get(first + row, _FORGOTTEN) for row in failed}
+        lost = first - max(position, 0)
         return Calls(ends - spans, ends, tracks, nodes, frames, lost, errors, dict(self._lengths))
-
-    def _errors_of(self, keys: npt.NDArray[np.int64], first: int) -> dict[int, str]:
-        failed = np.flatnonzero(keys & _FAILED).tolist()
-        if not failed:
-            return {}
-        texts = dict(self._errors)
-        return {row: texts.get(first + row, _FORGOTTEN) for row in failed}

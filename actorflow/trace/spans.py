@@ -25,13 +25,13 @@ from opentelemetry import trace
 from opentelemetry.trace import Link, Span, Status, StatusCode, Tracer, TracerProvider
 
 from actorflow.errors import text_of
+from actorflow.spec import Lengths
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
 
     from actorflow.graph.graph import Graph
     from actorflow.graph.nodes import Node, Op
-    from actorflow.spec import Lengths
     from actorflow.trace.ring import Trace
 
 _log = logging.getLogger("actorflow")
@@ -77,17 +77,7 @@ def _harmless(method: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
 
 
 class Instrumentation:
-    """Makes spans of one graph; see `Graph.instrument`.
-
-    Args:
-        graph: A root graph.
-        version: Version of this package.
-        tracer_provider: Whose spans; None for the one that is set globally.
-        min_us: Calls that took less have no span.
-        max_calls: Most calls of one frame that have one.
-        nest_streams: Whether a frame of a stream is below the span that is current where it starts; otherwise it is
-            the root of a trace of its own that links to that span.
-    """
+    """Makes spans of one graph; see `Graph.instrument`."""
 
     def __init__(
         self,
@@ -99,10 +89,10 @@ class Instrumentation:
         max_calls: int,
         nest_streams: bool,
     ) -> None:
-        self.graph = graph
+        self.graph = graph  # a root graph
         self.tracer: Tracer = trace.get_tracer("actorflow", version, tracer_provider)
         self.min_ns = round(min_us * 1e3)
-        self.max_calls = max_calls
+        self.max_calls = max_calls  # most calls of one frame that have one
         self._nest_streams = nest_streams
         self._revision = -1
         self._nodes: dict[int, Node] = {}
@@ -156,21 +146,14 @@ class _FailedCall(NamedTuple):
 
 
 class FrameSpans:
-    """The span of one frame, and those below it.
-
-    Args:
-        instrumentation: Settings and tracer.
-        frame: The frame.
-        span: Span of the frame.
-        context: Context in which that span is current.
-    """
+    """The span of one frame, and those below it."""
 
     __slots__ = ("_by_frame", "_calls_left", "_failed", "_from", "_live", "_offset_ns", "_span", "context")
 
     def __init__(self, instrumentation: Instrumentation, frame: _Frame, span: Span, context: Context) -> None:
-        self.context = context
-        self._by_frame = instrumentation
-        self._span = span
+        self.context = context  # context in which that span is current
+        self._by_frame = instrumentation  # settings and tracer
+        self._span = span  # span of the frame
         self._calls_left = instrumentation.max_calls if span.is_recording() else 0
         self._from = frame.trace.total
         self._live: dict[_OpActor, Span] = {}

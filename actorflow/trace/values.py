@@ -9,31 +9,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-#: Elements that are looked at together: they stay in a core's cache between one look and the next.
-_CHUNK = 1 << 14
+_CHUNK = 1 << 14  # elements that are looked at together: they stay in a core's cache between one look and the next
 
 
 class ValueStatistics(NamedTuple):
     """What an array holds. Figures of complex numbers are those of their absolute values.
 
     Attributes:
-        shape: Length of each axis.
-        dtype: Type of the elements.
-        nan: Number of NaN.
-        infinite: Number of infinities.
         minimum, maximum, mean, std: Of the elements that are finite; NaN if there are none, or no numbers.
-        norm: Square root of the sum of their squares.
     """
 
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    nan: int = 0
-    infinite: int = 0
+    shape: tuple[int, ...]  # length of each axis
+    dtype: np.dtype[Any]  # type of the elements
+    nan: int = 0  # number of NaN
+    infinite: int = 0  # number of infinities
     minimum: float = math.nan
     maximum: float = math.nan
     mean: float = math.nan
     std: float = math.nan
-    norm: float = math.nan
+    norm: float = math.nan  # square root of the sum of their squares
 
     @property
     def is_finite(self) -> bool:
@@ -107,9 +101,7 @@ class Histogram(NamedTuple):
 def histogram_of(array: npt.NDArray[Any], statistics: ValueStatistics, bins: int) -> Histogram | None:
     """How the finite elements are spread from the smallest to the largest; None if there are none, or it overflows.
 
-    Args:
-        statistics: Those of the array.
-        bins: Number of intervals; a single one where the elements are too close to each other for so many.
+    There is a single interval where the elements are too close to each other for so many.
     """
     low, high = statistics.minimum, statistics.maximum
     if not math.isfinite(high - low):

@@ -150,8 +150,6 @@ class Transport(ABC):
         self._is_forked = False
         forget_in_child(self)
 
-    # -- one loop at a time -------------------------------------------------------------------------------------
-
     @abstractmethod
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         """Name the loop that callbacks come on. Idempotent; another loop only while nothing is under way.
@@ -170,8 +168,6 @@ class Transport(ABC):
     def close_with_others(self) -> None:
         """The program ends: close, and wait until the other ranks have closed or are lost, if they need that."""
         self.close()
-
-    # -- edges: tensors whose type both sides know ----------------------------------------------------------------
 
     @abstractmethod
     def send(self, rank: int, tag: int, data: memoryview, done: Sent) -> None:
@@ -196,8 +192,6 @@ class Transport(ABC):
         empty message. Any other number is an error.
         """
 
-    # -- notes: what the engines tell each other ----------------------------------------------------------------
-
     @abstractmethod
     def post(self, rank: int, note: bytes) -> None:
         """Send a note of any size to a rank, this one included, for its `Listener`. Nothing needs to ask for it."""
@@ -206,8 +200,6 @@ class Transport(ABC):
     def listen(self, listener: Listener | None) -> None:
         """Set the listener of notes; those that came before are kept for it, and it hears which ranks have ended."""
 
-    # -- collectives --------------------------------------------------------------------------------------------
-
     @abstractmethod
     def group(self, ranks: Sequence[int]) -> RankGroup:
         """The group of these ranks, made on first use.
@@ -215,8 +207,6 @@ class Transport(ABC):
         All of its ranks call this, in the same order for groups that share ranks; it may block until they have.
         What a group computes fails if one of them has ended.
         """
-
-    # -- devices ------------------------------------------------------------------------------------------------
 
     def takes(self, kind: str) -> bool:
         """True if arrays of this kind of device can be sent as they are, without a copy to the host."""

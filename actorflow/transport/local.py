@@ -25,7 +25,6 @@ class Mail:
     Args:
         rng: Chooses the messages that overtake others, and delays; None for neither. Letters of one stream are never
             overtaken.
-
     Attributes:
         delay_s: Says for how many seconds a letter of a stream is held, with those behind it; None for none.
     """

@@ -12,14 +12,10 @@ from actorflow.transport.base import Listener, PeerError
 
 
 class NoteInbox:
-    """Keeps what is for the listener while there is none, and its order.
-
-    Args:
-        later: Has the loop call something soon.
-    """
+    """Keeps what is for the listener while there is none, and its order."""
 
     def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
-        self._later = later
+        self._later = later  # has the loop call something soon
         self.listener: Listener | None = None  # told of notes and ends, if there is one
         self.ends: dict[int, PeerError] = {}
         self._untold: deque[tuple[int, bytes | None]] = deque()  # None for the end of a rank
@@ -65,11 +61,9 @@ class NoteInbox:
             self.listener.ended(self.error(rank))
 
 
-#: Seconds, unless the program or the environment says otherwise.
-_DEFAULT_S = 30.0
+_DEFAULT_S = 30.0  # seconds, unless the program or the environment says otherwise
 _VARIABLE = "ACTORFLOW_LIVENESS"
-#: Questions to a rank before it counts as lost: it may miss some, as datagrams get lost.
-_TIMES = 20
+_TIMES = 20  # questions to a rank before it counts as lost: it may miss some, as datagrams get lost
 _LONGEST_S = 5.0
 
 
@@ -78,15 +72,11 @@ class Liveness:
 
     What counts is the time in which this rank itself could have heard an answer: while its loop is blocked, or its own
     process stopped, hardly any passes.
-
-    Args:
-        limit_s: After how many seconds without an answer a rank is lost; infinite for never.
-        ask: Asks a rank; its answer is told by `answered`.
     """
 
     def __init__(self, limit_s: float, ask: Callable[[int], object]) -> None:
-        self.limit_s = limit_s
-        self._ask = ask
+        self.limit_s = limit_s  # after how many seconds without an answer a rank is lost; infinite for never
+        self._ask = ask  # asks a rank; its answer is told by `answered`
         self._silent_s: dict[int, float] = {}
         self._answered: set[int] = set()
         self._looked_s = 0.0
@@ -101,14 +91,7 @@ class Liveness:
         self._answered.add(rank)
 
     def look(self, now_s: float, awaited: Iterable[int]) -> list[int]:
-        """Ask the ranks that are waited for.
-
-        Args:
-            now_s: Time in seconds, on whatever clock.
-
-        Returns:
-            The ranks that are lost.
-        """
+        """Ask the ranks that are waited for; returns those that are lost."""
         passed_s = max(0.0, min(now_s - self._looked_s, 2 * self.interval_s))
         self._looked_s = now_s
         answered, self._answered = self._answered, set()
@@ -148,11 +131,7 @@ def given_up(rank: int) -> PeerFailedError:
 
 
 def liveness_of(given_s: float | None, environment: Mapping[str, str] = os.environ) -> float:
-    """The seconds after which a rank that does not answer is lost: as given, else as the environment says, else 30.
-
-    Raises:
-        TransportError: if they are not a positive number.
-    """
+    """Seconds after which a silent rank is lost: as given, as the environment says, or 30; raises TransportError."""
     name, value = "liveness_s", given_s
     if value is None:
         name, text = _VARIABLE, environment.get(_VARIABLE, "").strip()

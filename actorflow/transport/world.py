@@ -75,7 +75,6 @@ def _connected(liveness_s: float | None) -> Transport:
 
 
 def _mpi(size: int) -> Any:
-    """MPI, initialized; by its import, as a rule."""
     try:
         mpi: Any = require("mpi4py.MPI", extra="mpi", purpose=f"a job of {size} processes")
     except RuntimeError as error:  # for instance no MPI library

@@ -712,7 +712,7 @@ class TestNames:
     @pytest.mark.together(
         "name",
         [
-            *("os:system", "builtins:exec", "actorflow.checkpoint.archive:write", "actorflow.nn.optim:np.load"),
+            *("os:system", "builtins:exec", "actorflow.checkpoint.file:write_file", "actorflow.nn.optim:np.load"),
             *(
                 "actorflow.ops.function:name_of",
                 "actorflow.__main__:x",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow.pipeline import source
-from actorflow.pipeline.stages.actor import BURST, Inbox
+from actorflow.pipeline.stages.stage import BURST, Inbox
 from tests.pipeline.recipes import collect
 from tests.support.effort import FULL, slow
 

@@ -11,10 +11,9 @@ import pytest
 import actorflow as af
 from actorflow.devices import WorkerLane
 from actorflow.pipeline import Pipeline, source
-from actorflow.pipeline.calls.call import CallActor, Job
+from actorflow.pipeline.calls.call import CallActor, CallTasks, Job
 from actorflow.pipeline.calls.map import ChunkActor
 from actorflow.pipeline.calls.order import InOrder, Unordered
-from actorflow.pipeline.calls.tasks import CallTasks
 from actorflow.pipeline.processes.workers import ProcessPool, WorkerProcess
 from actorflow.pipeline.stages.branch import _BranchActor
 from actorflow.pipeline.stages.join import JoinActor

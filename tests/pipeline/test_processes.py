@@ -20,7 +20,7 @@ from hypothesis.extra import numpy as hnp
 
 import actorflow as af
 from actorflow.pipeline import Limiter, source
-from actorflow.pipeline.processes.messages import gathered, open_message, pack, reading, scattered
+from actorflow.pipeline.processes.remote import gathered, open_message, pack, reading, scattered
 from tests.pipeline.recipes import collect
 
 ITEMS = 300

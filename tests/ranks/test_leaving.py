@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import ops
-from actorflow.ranks.gathering import gather
-from actorflow.ranks.hub import hub_of
+from actorflow.ranks.hub import gather, hub_of
 from actorflow.testing import virtual_time_loop
 from actorflow.transport.local import LocalWorld
 from tests.ranks.conftest import Ranks

@@ -13,7 +13,7 @@ import pytest
 
 import actorflow as af
 from actorflow import nn, ops, pipeline
-from actorflow.ranks.gathering import gather
+from actorflow.ranks.hub import gather
 from actorflow.transport.local import LocalWorld
 from tests.ranks.conftest import Ranks
 from tests.ranks.resharding import SCHEMES, STEPS, Training

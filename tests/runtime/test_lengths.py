@@ -10,8 +10,7 @@ import pytest
 
 import actorflow as af
 from actorflow import nn, ops
-from actorflow.trace.file import read_trace
-from actorflow.trace.recording import TraceCopy
+from actorflow.trace.recording import TraceCopy, read_trace
 from actorflow.web.telemetry import Telemetry
 from actorflow.web.vitals import Vitals
 from actorflow.web.wire import capture

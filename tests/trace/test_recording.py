@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import actorflow as af
-from actorflow.trace.file import read_trace
-from actorflow.trace.recording import GONE, Recording, TraceCopy
+from actorflow.trace.recording import GONE, Recording, TraceCopy, read_trace
 from actorflow.trace.ring import Trace
 
 SQUARE = af.TensorSpec.of((4, 4))

@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as stn
 
 import actorflow as af
 from actorflow.cli.trace import show_trace
-from actorflow.trace.file import read_trace
+from actorflow.trace.recording import read_trace
 from actorflow.trace.ring import RecordedValue, Trace
 from actorflow.trace.values import histogram_of, norm_of, statistics_of
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as stn
 
 import actorflow as af
-from actorflow.cli.page import serve_page
+from actorflow.cli.terminal import serve_page
 from actorflow.runtime.taps import Taps
 from actorflow.trace.values import statistics_of
 from actorflow.web import values as web_values

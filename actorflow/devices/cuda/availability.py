@@ -48,11 +48,7 @@ def driver_version() -> tuple[int, int] | None:
 
 
 def load_cupy(place: Place) -> Any:
-    """CuPy, for a place that needs it; loading it touches no GPU.
-
-    Raises:
-        DeviceUnavailableError: if it is not installed or does not load, naming what to install.
-    """
+    """CuPy, for a place that needs it; touches no GPU; raises DeviceUnavailableError naming what to install."""
     try:
         return importlib.import_module("cupy")
     except ModuleNotFoundError as error:
@@ -67,11 +63,7 @@ def load_cupy(place: Place) -> Any:
 
 
 def check_cuda(place: Place) -> None:
-    """Check that CuPy can use the device of a place.
-
-    Raises:
-        DeviceUnavailableError: saying what was looked for and what to install.
-    """
+    """Check that CuPy can use the device of a place; raises DeviceUnavailableError saying what to install."""
     global _process  # noqa: PLW0603  CUDA is used by one process
     if _process not in (None, os.getpid()):
         raise DeviceUnavailableError(
@@ -133,7 +125,6 @@ def _examine(cupy: Any, index: int) -> CudaFinding:
 
 
 def _problem(cupy: Any) -> tuple[str, str] | None:
-    """Why CuPy sees no device at all, and what to do; None if it sees some."""
     runtime = cupy.cuda.runtime
     wanted = runtime.runtimeGetVersion() // 1000
     driver = driver_version()
@@ -145,22 +136,14 @@ def _problem(cupy: Any) -> tuple[str, str] | None:
         elif driver is None:
             return f"there is no NVIDIA driver ({_DRIVER_LIBRARY})", "install the driver of your GPU"
         elif driver[0] < wanted:
-            return _too_old(driver, wanted)
+            what = f"the driver supports CUDA {_dotted(driver)}, the CuPy that is installed needs {wanted}.0 or later"
+            other = f", or pip uninstall cupy-cuda{wanted}x && pip install 'actorflow[cuda{driver[0]}]'"
+            return what, f"update the driver{other if driver[0] >= _OLDEST else ''}"
         else:
             return f"CUDA does not start: {summary(error)}", "look at the driver with nvidia-smi"
     if count == 0:
         return "there is a driver, but no CUDA device", "check that CUDA_VISIBLE_DEVICES does not hide it"
     return None
-
-
-def _too_old(driver: tuple[int, int], wanted: int) -> tuple[str, str]:
-    what = f"the driver supports CUDA {_dotted(driver)}, the CuPy that is installed needs {wanted}.0 or later"
-    if driver[0] >= _OLDEST:
-        return (
-            what,
-            f"update the driver, or pip uninstall cupy-cuda{wanted}x && pip install 'actorflow[cuda{driver[0]}]'",
-        )
-    return what, "update the driver"
 
 
 def _extra(driver: tuple[int, int] | None) -> str:

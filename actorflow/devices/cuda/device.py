@@ -13,24 +13,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from actorflow.devices import segment
 from actorflow.devices.base import DeviceOptions, Fence
 from actorflow.devices.cpu import WorkerLane
 from actorflow.devices.cuda import memory, transfer
 from actorflow.devices.cuda.availability import check_cuda, load_cupy
-from actorflow.devices.cuda.capture import CudaSegment
 from actorflow.devices.cuda.memory import LateRelease
 from actorflow.devices.cuda.stream import CudaEvent, CudaStream, EventPool, is_idle
 from actorflow.devices.cuda.transfer import as_device_array
+from actorflow.devices.segment import SegmentState
 from actorflow.devices.stream import StreamDevice, StreamLane
 from actorflow.errors import DeviceError
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
-#: Beyond what any device has: CUDA takes its highest.
-_HIGHEST_PRIORITY = -1000
+_HIGHEST_PRIORITY = -1000  # beyond what any device has: CUDA takes its highest
 _COPIES = ("inbound", "outbound")
-#: Handles of CUDA's legacy default stream.
-_LEGACY = (0, 1)
+_LEGACY = (0, 1)  # handles of CUDA's legacy default stream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +46,67 @@ class CudaOptions(DeviceOptions):
     """
 
     timing: bool = True
+
+
+class CudaSegment(segment.Segment):
+    """Work of one lane on fixed buffers, as a CUDA graph, launched as one: ``lane.submit(segment, ...)``.
+
+    What may be in a segment:
+
+    * kernels that only launch: nothing reads a value back, synchronizes or copies from or to pageable memory;
+    * the same lane, operations, kernels, shapes and buffers every time; what changes from call to call is copied into
+      these buffers in front of the segment, and copied out of them behind it;
+    * no kernel that returns arrays of its own (``returns``) and no function: what they give would be overwritten;
+    * no kernel whose result depends on the host, like ``random`` ones, which are told the frame's number;
+    * no call of cuBLAS, cuSOLVER, cuSPARSE or cuRAND through CuPy, which refuses them while a stream is captured.
+
+    What kernels allocate for themselves comes from a pool of the segment, so a replay overwrites no other memory.
+
+    Args:
+        name: What it is, for messages.
+        place: The device.
+        works: Launch the work; see `actorflow.devices.segment.Segment`.
+        is_warm: Whether the work has been launched before, so that the first call captures it.
+    """
+
+    def __init__(
+        self, name: str, place: Place, works: Sequence[Callable[[Any], object]], is_warm: bool = False
+    ) -> None:
+        super().__init__(name, works, is_warm)
+        self._cupy = load_cupy(place)
+        self._graph: Any | None = None
+        self._stream: Any | None = None
+        self._pool = self._cupy.cuda.MemoryPool()
+
+    def check_stream(self) -> None:
+        stream = self._cupy.cuda.get_current_stream()
+        if self._stream is None:
+            self._stream = stream
+        elif stream != self._stream:
+            raise DeviceError(f"segment {self.name!r} belongs to {self._stream}, the current stream is {stream}")
+
+    def launch(self, argument: Any) -> None:
+        if self.state is SegmentState.REFUSED:
+            super().launch(argument)
+        else:
+            with self._cupy.cuda.using_allocator(self._pool.malloc):
+                super().launch(argument)
+
+    def capture(self, argument: Any) -> None:
+        stream, runtime = self._stream, self._cupy.cuda.runtime
+        assert stream is not None
+        stream.begin_capture()
+        try:
+            self.launch(argument)
+        except BaseException:
+            with suppress(runtime.CUDARuntimeError):  # it says that the capture is invalid
+                stream.end_capture()  # or the stream would go on capturing
+            raise
+        self._graph = stream.end_capture()
+
+    def replay(self) -> None:
+        assert self._graph is not None
+        self._graph.launch(self._stream)
 
 
 class CudaDevice(StreamDevice):
@@ -85,8 +145,6 @@ class CudaDevice(StreamDevice):
     @classmethod
     def check(cls, place: Place) -> None:
         check_cuda(place)
-
-    # -- lanes --------------------------------------------------------------------------------------------------
 
     def make_stream(self, name: str) -> CudaStream:
         stream = self._new_stream(_HIGHEST_PRIORITY if name in _COPIES else 0)
@@ -156,8 +214,6 @@ class CudaDevice(StreamDevice):
             for stream in streams:
                 pool.free_all_blocks(stream=stream.raw)  # of no use to any other stream
 
-    # -- memory -------------------------------------------------------------------------------------------------
-
     def allocate(self, spec: TensorSpec) -> Any:
         return memory.allocate(self.cupy, self.index, spec, self._late)
 
@@ -171,8 +227,6 @@ class CudaDevice(StreamDevice):
     def is_array(self, value: Any) -> bool:
         return isinstance(value, self.cupy.ndarray) and value.data.device_id == self.index
 
-    # -- copies -------------------------------------------------------------------------------------------------
-
     def copy_in(self, source: npt.NDArray[Any], target: Any) -> None:
         transfer.copy_in(self.cupy, source, target)
 
@@ -185,8 +239,6 @@ class CudaDevice(StreamDevice):
             self._reached.add(other)
             transfer.reach(self.cupy, self.index, other)
         transfer.copy_peer(self.cupy, source, target)
-
-    # -- values -------------------------------------------------------------------------------------------------
 
     def adopt(self, value: Any) -> Any | None:
         """A value whose memory is on this device, of any library with DLPack or the CUDA array interface.
@@ -224,8 +276,6 @@ class CudaDevice(StreamDevice):
             stream.synchronize()
         return target
 
-    # -- inner --------------------------------------------------------------------------------------------------
-
     @property
     def _is_timed(self) -> bool:
         is_wanted = isinstance(self.options, CudaOptions) and self.options.timing
@@ -252,7 +302,6 @@ class CudaDevice(StreamDevice):
         return [stream for stream in streams if isinstance(stream, CudaStream)]
 
     def _current_stream(self) -> Any:
-        """The stream of CuPy that is current on the device, in the thread that asks."""
         return self.cupy.cuda.get_current_stream(self.index)
 
     def _marks(self, streams: Iterable[Any]) -> list[CudaEvent]:

@@ -40,13 +40,12 @@ class LateRelease:
     Arrays die in any thread; all else is called on the loop's thread.
 
     Args:
-        current: Gives the stream of CuPy that is current on the device, in the thread that asks.
         marks: Gives marks behind what is pending on each stream that may use the device's arrays: those that it knows
             of, and those that it is given.
     """
 
     def __init__(self, current: Callable[[], Any], marks: Callable[[Iterable[Any]], list[CudaEvent]]) -> None:
-        self._current = current
+        self._current = current  # gives the stream of CuPy that is current on the device, in the thread that asks
         self._marks = marks
         self._watched: dict[int, weakref.ref[Any]] = {}
         self._dead: deque[tuple[int, Any, Any]] = deque()
@@ -104,8 +103,7 @@ def _has_ended(mark: CudaEvent) -> bool:
         return True
 
 
-#: Dtypes of CuPy's kernels, by NumPy's characters.
-_DTYPES = frozenset("?bhilqBHILQefdFD")
+_DTYPES = frozenset("?bhilqBHILQefdFD")  # dtypes of CuPy's kernels, by NumPy's characters
 _OUT_OF_MEMORY = 2  # an error of the CUDA runtime
 
 
@@ -119,12 +117,7 @@ def check_dtype(dtype: np.dtype[Any], place: object) -> None:
 
 
 def allocate(cupy: Any, index: int, spec: TensorSpec, late: LateRelease) -> Any:
-    """A new array for the stream that is current, with undefined contents.
-
-    Raises:
-        DTypeError: if CUDA has no such dtype.
-        OutOfMemoryError: saying what was asked for and what there is.
-    """
+    """A new array for the current stream, with undefined contents; raises DTypeError or OutOfMemoryError."""
     check_dtype(spec.dtype, f"cuda:{index}")
     runtime = cupy.cuda.runtime
     try:
@@ -138,17 +131,19 @@ def allocate(cupy: Any, index: int, spec: TensorSpec, late: LateRelease) -> Any:
                 cupy.get_default_memory_pool().free_all_blocks()
                 return cupy.empty(spec.shape, spec.dtype)
     except cupy.cuda.memory.OutOfMemoryError as error:
-        raise OutOfMemoryError(_what_there_is(cupy, index, spec)) from error
+        with cupy.cuda.Device(index):
+            free, total = runtime.memGetInfo()
+            held, limit = (getattr(cupy.get_default_memory_pool(), name)() for name in ("total_bytes", "get_limit"))
+        raise OutOfMemoryError(
+            f"device 'cuda:{index}': no room for {spec.size_bytes:,} bytes for {spec}: {free:,} of {total:,} bytes are "
+            f"free, CuPy's pool holds {held:,}{f', with a limit of {limit:,}' if limit else ''}"
+        ) from error
     except runtime.CUDARuntimeError as error:
         raise DeviceError(f"device 'cuda:{index}' failed to allocate {spec}: {error}") from error
 
 
 def allocate_pinned(cupy: Any, index: int, spec: TensorSpec) -> npt.NDArray[Any]:
-    """A new page-locked array of the host with undefined contents. Any thread may call it.
-
-    Raises:
-        OutOfMemoryError: if the system gives no more page-locked memory.
-    """
+    """A new page-locked array of the host; raises OutOfMemoryError. Any thread may call it."""
     if spec.size_bytes == 0:
         return np.empty(spec.shape, spec.dtype)
     runtime = cupy.cuda.runtime
@@ -164,19 +159,13 @@ def allocate_pinned(cupy: Any, index: int, spec: TensorSpec) -> npt.NDArray[Any]
 
 
 class CudaPool(StreamPool):
-    """Buffers of one CUDA device.
-
-    Args:
-        allocate: Makes an array of the device.
-        lanes: Gives all lanes of the device.
-        late: Keeps their memory when they have died.
-    """
+    """Buffers of one CUDA device."""
 
     def __init__(
         self, allocate: Callable[[TensorSpec], Any], lanes: Callable[[], Iterable[StreamLane]], late: LateRelease
     ) -> None:
         super().__init__(allocate, lanes)
-        self._late = late
+        self._late = late  # keeps their memory when they have died
 
     def adopt(self, buffer: Any) -> None:
         super().adopt(buffer)
@@ -184,15 +173,11 @@ class CudaPool(StreamPool):
 
 
 class PinnedPool(BufferPool):
-    """Page-locked memory of the host that copies to and from one device go through.
-
-    Args:
-        lanes: Gives the lanes whose copies use it, at any time.
-    """
+    """Page-locked memory of the host that copies to and from one device go through."""
 
     def __init__(self, allocate: Callable[[TensorSpec], Any], lanes: Callable[[], Sequence[StreamLane]]) -> None:
         super().__init__(allocate)
-        self._lanes = lanes
+        self._lanes = lanes  # gives the lanes whose copies use it, at any time
         self._retired: deque[tuple[Any, Uses]] = deque()  # of buckets that are gone
 
     def bucket(self, spec: TensorSpec) -> PinnedBucket:
@@ -254,15 +239,3 @@ class PinnedBucket(Bucket):
         """Give the buffers that no copy uses any more back to the system."""
         with self._lock:
             keep(self.waiting, lambda uses: not have_ended(uses))
-
-
-def _what_there_is(cupy: Any, index: int, spec: TensorSpec) -> str:
-    with cupy.cuda.Device(index):
-        free, total = cupy.cuda.runtime.memGetInfo()
-        held = cupy.get_default_memory_pool().total_bytes()
-        limit = cupy.get_default_memory_pool().get_limit()
-    limited = f", with a limit of {limit:,}" if limit else ""
-    return (
-        f"device 'cuda:{index}': no room for {spec.size_bytes:,} bytes for {spec}: {free:,} of {total:,} bytes are "
-        f"free, CuPy's pool holds {held:,}{limited}"
-    )

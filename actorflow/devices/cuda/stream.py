@@ -45,18 +45,15 @@ class CudaEvent(Event):
     """A mark in a CUDA stream.
 
     Args:
-        pool: Where its events go when nothing refers to it.
-        raw: The event that was recorded; None if that failed.
-        begin: An event recorded in front of the work that the mark ends, if that is timed.
         failure: What went wrong, if anything did.
     """
 
     __slots__ = ("_begin", "_pool", "failure", "has_passed", "raw")
 
     def __init__(self, pool: EventPool, raw: Any | None, begin: Any | None, failure: str | None) -> None:
-        self._pool = pool
-        self.raw = raw
-        self._begin = begin
+        self._pool = pool  # where its events go when nothing refers to it
+        self.raw = raw  # the event that was recorded; None if that failed
+        self._begin = begin  # an event recorded in front of the work that the mark ends, if that is timed
         self.failure = failure  # of work in front of the mark, as far as it is known
         self.has_passed = False  # whether `query` has said True before
 

@@ -18,9 +18,6 @@ def copy_in(cupy: Any, source: npt.NDArray[Any], target: Any) -> None:
 
     From page-locked memory the copy is only enqueued: the source must not change until it has ended. From other memory
     CUDA takes what it needs before this returns.
-
-    Raises:
-        DeviceError: if shapes or dtypes differ, or the device fails.
     """
     _check(source, target)
     if target.nbytes == 0:
@@ -40,9 +37,6 @@ def copy_out(cupy: Any, source: Any, target: npt.NDArray[Any]) -> None:
     """Copy an array of the current device to a C-contiguous host array.
 
     To page-locked memory the copy is only enqueued; to other memory CUDA has ended it when this returns.
-
-    Raises:
-        DeviceError: if shapes or dtypes differ, the target is not C-contiguous, or the device fails.
     """
     _check(source, target)
     if not target.flags.c_contiguous:
@@ -61,9 +55,6 @@ def copy_peer(cupy: Any, source: Any, target: Any) -> None:
     """Copy an array of another device to one of the current device.
 
     It goes through the host where they cannot reach each other.
-
-    Raises:
-        DeviceError: if shapes or dtypes differ, an array is not C-contiguous, or a device fails.
     """
     _check(source, target)
     if not (source.flags.c_contiguous and target.flags.c_contiguous):
@@ -80,11 +71,7 @@ def copy_peer(cupy: Any, source: Any, target: Any) -> None:
 
 
 def reach(cupy: Any, index: int, other: int) -> bool:
-    """Have device ``index`` access the memory of another directly, if it can; whether it does.
-
-    Raises:
-        DeviceError: if a device fails.
-    """
+    """Have device ``index`` access the memory of another directly, if it can; whether it does."""
     runtime = cupy.cuda.runtime
     try:
         if not runtime.deviceCanAccessPeer(index, other):

@@ -4,8 +4,7 @@ It has what the engine sees of a GPU: memory that the host cannot read, streams 
 events. What a real one leaves to chance it reports: use of memory that no event orders raises `RaceError`.
 """
 
-from actorflow.devices.sim.capture import SimSegment
-from actorflow.devices.sim.device import SimDevice, SimOptions, launch_kernel
+from actorflow.devices.sim.device import SimDevice, SimOptions, SimSegment, launch_kernel
 from actorflow.devices.sim.memory import SimArray
 from actorflow.devices.sim.stream import SimEvent, SimStream, current_stream
 from actorflow.errors import RaceError

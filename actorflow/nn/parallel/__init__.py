@@ -8,11 +8,9 @@ builds a layer at several places; `DataParallel` and `PipelineParallel` train a 
 `ParameterServer` spreads variables over them.
 """
 
-from actorflow.nn.parallel.buckets import BucketedAllReduce
-from actorflow.nn.parallel.data import DataParallel, ParameterServer
+from actorflow.nn.parallel.data import BucketedAllReduce, DataParallel, ParameterServer, Vectorize
 from actorflow.nn.parallel.exchange import Aggregate, AllReduce, CopyTo, Distribute, Gather, Scatter
 from actorflow.nn.parallel.pipeline import PipelineParallel
-from actorflow.nn.parallel.replicas import Vectorize
 
 __all__ = [
     "Aggregate",

@@ -15,11 +15,7 @@ from actorflow.place import Place
 
 
 def as_places(kind: str, places: Iterable[Place | str]) -> tuple[Place, ...]:
-    """Places, from their text forms or as they are.
-
-    Raises:
-        GraphError: if there are none; PlaceError if a text is not a place.
-    """
+    """Places, from their texts or as they are; raises GraphError if there are none."""
     if isinstance(places, Place | str):
         raise GraphError(f"{kind}: places must be a sequence of places, got {str(places)!r} alone")
     found = tuple(Place.parse(place) for place in places)

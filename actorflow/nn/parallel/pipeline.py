@@ -12,8 +12,8 @@ from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.nn.layers import Layer
 from actorflow.nn.optim import Optimizer
+from actorflow.nn.parallel.data import Loss, loss_of, share_of, start_alike
 from actorflow.nn.parallel.exchange import as_places, moved, pieces_of, summed
-from actorflow.nn.parallel.replicas import Loss, loss_of, share_of, start_alike
 from actorflow.place import Place
 
 _SCHEDULES = ("gpipe", "1f1b")

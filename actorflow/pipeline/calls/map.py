@@ -1,25 +1,26 @@
-"""map and filter: one call for each item, and at most one output."""
+"""map and filter, with at most one output for each item; flat_map, and the source, with any number of them."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 from actorflow.actors.dispatcher import leave_loop
 from actorflow.actors.op import INLINE_NS
 from actorflow.core import clock_ns
-from actorflow.pipeline.calls.boundary import ends_task, guarded
+from actorflow.errors import PipelineError, shown
 from actorflow.pipeline.calls.call import Call, CallActor, Job
 from actorflow.pipeline.calls.options import Options
 from actorflow.pipeline.calls.order import Slot, SlotState
 from actorflow.pipeline.processes.remote import Answer
 from actorflow.pipeline.processes.workers import Request
-from actorflow.pipeline.stages.actor import MARK, SLICE_NS, StageActor, Wait
+from actorflow.pipeline.stages.stage import MARK, SLICE_NS, StageActor, Wait, ends_task, guarded
 
 
 class MapActor(CallActor):
@@ -167,7 +168,7 @@ class AsyncMapActor(MapActor):
         items, outputs, fn, order, is_filter = inbox.items, out.items, self.how.fn, self.order, self.is_filter
         start = clock_ns()
         deadline = start + SLICE_NS
-        while items and self._may_begin():
+        while items and not (self.order.slots or self._current or self.is_over):
             if len(outputs) >= out.capacity or start > deadline:
                 self.wake()
                 return
@@ -215,9 +216,6 @@ class AsyncMapActor(MapActor):
                 self._last = at
             out.fit(elapsed_ns)
         self.wake()  # the end may be there
-
-    def _may_begin(self) -> bool:
-        return not (self.order.slots or self._current or self.is_over)
 
     def _give(self, value: Any, at: Any) -> None:
         self._last = at
@@ -292,14 +290,12 @@ class ChunkActor(MapActor):
                 return Wait.NOTHING
         chunks = self._chunks
         if not chunks and not inbox.items and inbox.end is not None:
-            self.finish(inbox.end.error)
-            return Wait.NOTHING
+            return self.finish(inbox.end.error)
         if chunks and chunks[0].results is not None:
             return Wait.PUT
         return Wait.CALLS if chunks else Wait.GET
 
     def _is_placed(self) -> bool:
-        """Return whether items have places of their own."""
         return self._has_marks or bool(self.order.slots)
 
     def _has_room(self) -> bool:
@@ -308,7 +304,6 @@ class ChunkActor(MapActor):
     # -- what goes to processes ---------------------------------------------------------------------------------
 
     def _send(self) -> bool:
-        """Send what there is to be sent; whether there was any."""
         inbox, how = self.inboxes[0], self.how
         items, began = inbox.items, False
         while items and self.running < self._limit() and self._open < self._limit() * self._share + how.waiting_results:
@@ -452,39 +447,169 @@ class ChunkActor(MapActor):
         return super().held + self._open
 
 
-def _map_actor(*args: Any, is_filter: bool, **kwargs: Any) -> MapActor:
-    """The actor of a stage with at most one output for each item."""
-    how: Options = args[2]
-    if not how.is_plain:
-        kind = MapActor
-    elif how.is_async:
-        kind = AsyncMapActor
-    else:
-        kind = ChunkActor if how.executor == "process" and not how.retries else MapActor
-    return kind(*args, **kwargs, is_filter=is_filter)
-
-
 class Map(Call):
     """`Pipeline.map`."""
 
     kind = "map"
+    is_filter: ClassVar[bool] = False
 
     def actor(self, *args: Any, **kwargs: Any) -> StageActor:
-        return _map_actor(*args, **kwargs, is_filter=False)
+        how: Options = args[2]
+        if not how.is_plain:
+            actor = MapActor
+        elif how.is_async:
+            actor = AsyncMapActor
+        else:
+            actor = ChunkActor if how.executor == "process" and not how.retries else MapActor
+        return actor(*args, **kwargs, is_filter=self.is_filter)
 
 
-class Filter(Call):
+class Filter(Map):
     """`Pipeline.filter`."""
 
     kind = "filter"
+    is_filter = True
 
     def for_processes(self) -> Callable[[Any], Any]:
         return partial(_is_kept, self.options.fn)
-
-    def actor(self, *args: Any, **kwargs: Any) -> StageActor:
-        return _map_actor(*args, **kwargs, is_filter=True)
 
 
 def _is_kept(fn: Callable[[Any], Any], item: Any) -> bool:
     """What a filter's function says, made a bool where it is called."""
     return bool(fn(item))
+
+
+def iterated(given: Any) -> Iterator[Any]:
+    """An iterator of what a function of the user's has given; raises PipelineError if it is not an iterable."""
+    if isinstance(given, Iterable) or hasattr(given, "__getitem__"):
+        return iter(given)
+    raise PipelineError(f"expected an iterable from the function, got {shown(given)}")
+
+
+def _is_async(iterator: Any) -> bool:
+    return hasattr(type(iterator), "__anext__")
+
+
+class _More(NamedTuple):
+    """Some outputs of an item, whether these are all, and what was raised behind them."""
+
+    outputs: list[Any]
+    is_all: bool
+    error: BaseException | None = None
+
+
+class ExpandActor(CallActor):
+    """Takes a few items at a time from what the function returns, as there is room for them."""
+
+    def open(self, slot: Slot) -> Any:
+        """An iterator of the outputs of an item."""
+        return iterated(self.how.fn(slot.value))
+
+    def call(self, slot: Slot) -> _More:
+        """Take some items, in whatever thread."""
+        if slot.iterator is None:
+            slot.iterator = self.open(slot)
+        iterator, outputs = slot.iterator, []
+        deadline = clock_ns() + SLICE_NS
+        for _ in range(self.out.capacity + slot.skip):
+            try:
+                outputs.append(next(iterator))
+            except StopIteration:
+                slot.iterator = None
+                return _More(outputs, True)
+            except BaseException as error:  # noqa: BLE001  what came before it goes out first
+                slot.iterator = None
+                return _More(outputs, True, error)
+            if clock_ns() > deadline:
+                break
+        return _More(outputs, False)
+
+    async def call_async(self, slot: Slot) -> _More:
+        """Take items until as many wait as there is room for; each goes out as soon as it is there."""
+        if slot.iterator is None:
+            opened = self.open_async(slot)
+            given = await opened if inspect.isawaitable(opened) else opened
+            slot.iterator = aiter(given) if isinstance(given, AsyncIterable) else iterated(given)
+        if not _is_async(slot.iterator):
+            return self.call(slot)
+        while len(slot.outputs) < self.out.capacity:
+            try:
+                value = await anext(slot.iterator)
+            except StopAsyncIteration:
+                slot.iterator = None
+                return _More([], True)
+            if self._keep(slot, value):
+                self.order.gained(slot)
+                self.wake()
+        return _More([], False)
+
+    def open_async(self, slot: Slot) -> Any:
+        """An iterable of the outputs of an item, or an awaitable of one."""
+        return self.how.fn(slot.value)
+
+    def take(self, slot: Slot, result: Any) -> None:
+        if isinstance(result, _More):
+            outputs, is_all = result.outputs, result.is_all
+        else:
+            outputs, is_all = result, True  # of another process
+        for value in outputs:
+            self._keep(slot, value)
+        if isinstance(result, _More) and result.error is not None:
+            self._failed(slot, result.error)
+            return
+        slot.state = SlotState.DONE if is_all else SlotState.PAUSED
+        self.order.gained(slot)
+
+    def _units(self, job: Job) -> int:
+        return max(1, len(job.results.outputs)) if isinstance(job.results, _More) else 1
+
+    def _keep(self, slot: Slot, value: Any) -> bool:
+        if slot.skip:
+            slot.skip -= 1
+            return False
+        slot.outputs.append(value)
+        return True
+
+    def dispose(self, job: Job) -> None:
+        for slot in job.slots:
+            self.close(slot.iterator)
+
+    def close(self, iterator: Any) -> None:
+        try:
+            if not _is_async(iterator):
+                close = getattr(iterator, "close", None)
+                if close is not None:
+                    close()
+            elif not self.run.loop.is_closed():
+                aclose = getattr(iterator, "aclose", None)
+                if aclose is not None:
+                    self.run.start_task(self._aclose(aclose), self.stats.name)
+        except BaseException as error:  # noqa: BLE001  nothing is left to be told
+            self.report(error)
+
+    async def _aclose(self, aclose: Callable[[], Any]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            await aclose()
+        except BaseException as error:
+            if ends_task(error, task):
+                raise
+            self.report(error)  # as above
+
+
+class Expand(Call):
+    """`Pipeline.flat_map`."""
+
+    kind = "flat_map"
+
+    def for_processes(self) -> Callable[[Any], Any]:
+        return partial(_listed, self.options.fn)
+
+    def actor(self, *args: Any, **kwargs: Any) -> StageActor:
+        return ExpandActor(*args, **kwargs)
+
+
+def _listed(fn: Callable[[Any], Any], item: Any) -> list[Any]:
+    """The items of what a function returns, in a list: an iterator cannot be sent."""
+    return list(iterated(fn(item)))

@@ -10,22 +10,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, get_args
+from typing import Any, Literal, NamedTuple, TypedDict, get_args
 
 from actorflow.errors import PipelineError, flag, real, shown, text, text_of, whole
 from actorflow.graph.options import Attempts, attempts_of
 from actorflow.pipeline.processes.workers import check_picklable
-from actorflow.pipeline.stages.stage import whole_number
+from actorflow.pipeline.stages.stage import StageActor, whole_number
 from actorflow.threads import forget_in_child
 
-if TYPE_CHECKING:
-    from actorflow.pipeline.stages.actor import StageActor
-
 _log = logging.getLogger("actorflow")
-#: Items after which a share of failures means something.
-_FEW = 100
-#: Skips of which a record is kept.
-_KEPT = 1000
+_FEW = 100  # items after which a share of failures means something
+_KEPT = 1000  # skips of which a record is kept
 #: Where calls run: "auto" is the loop for calls that turn out to take less than 100 us, else threads.
 Executor = Literal["auto", "loop", "thread", "process"]
 
@@ -105,14 +100,7 @@ class CallOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """A function and the settings of its calls, as the user gave them; see `Pipeline.map`.
-
-    Attributes:
-        expands: Whether a call may give any number of outputs.
-
-    Raises:
-        PipelineError: if something is out of range or does not go together.
-    """
+    """A function and the settings of its calls, as the user gave them; see `Pipeline.map`."""
 
     fn: Callable[..., Any]
     concurrency: int = 1
@@ -124,7 +112,7 @@ class Options:
     on_error: str | float = "raise"
     limiter: Limiter | None = None
     buffer: int | None = None
-    expands: bool = False
+    expands: bool = False  # whether a call may give any number of outputs
 
     def __post_init__(self) -> None:
         if not callable(self.fn):
@@ -151,7 +139,7 @@ class Options:
     @cached_property
     def is_async(self) -> bool:
         """True for coroutine functions and async generator functions."""
-        return gives_awaitable(self.fn)
+        return gives_coroutine(self.fn) or _is_any(inspect.isasyncgenfunction, self.fn)
 
     @cached_property
     def place(self) -> str:
@@ -183,11 +171,6 @@ class Options:
         return self.ordered and self.timeout_s is None and self.limiter is None and not self.policy.is_limited
 
 
-def gives_awaitable(fn: Any) -> bool:
-    """Return whether calling a function gives a coroutine or an async generator."""
-    return gives_coroutine(fn) or _is_any(inspect.isasyncgenfunction, fn)
-
-
 def gives_coroutine(fn: Any) -> bool:
     """Return whether calling a function gives a coroutine."""
     return _is_any(inspect.iscoroutinefunction, fn)
@@ -212,11 +195,7 @@ class Policy:
 
     @classmethod
     def of(cls, on_error: Any) -> Policy:
-        """The policy that ``on_error=`` asks for.
-
-        Raises:
-            PipelineError: if it asks for none.
-        """
+        """The policy that ``on_error=`` asks for; raises PipelineError if it asks for none."""
         if isinstance(on_error, str) and on_error in ("raise", "skip"):
             return cls(0 if on_error == "raise" else None)
         try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from actorflow.pipeline.stages.actor import MARK
+from actorflow.pipeline.stages.stage import MARK
 
 if TYPE_CHECKING:
     from actorflow.pipeline.calls.call import CallActor, Job
@@ -199,9 +199,7 @@ class Unordered:
             self._partly = {int(number): emitted for number, emitted in partly}
             self._known.extend(known)
         self._reach = max(self._known, default=-1)
-        self.start = self._trail = Trail(
-            self._at, 0, self._mask, tuple(self._partly.items()), self.seen, self.skipped, -1
-        )
+        self.start = self._trail = self._behind(-1)
 
     @staticmethod
     def front(how: Any, state: Any) -> Any:  # noqa: ARG004
@@ -278,7 +276,6 @@ class Unordered:
         self._ready.clear()
 
     def _pick(self) -> Slot | None:
-        """The item that is next."""
         if self._known:
             index = self._known[0] - self._origin
             return self.slots[index] if 0 <= index < len(self.slots) else None
@@ -292,14 +289,13 @@ class Unordered:
             self._leave(slot)
         else:
             self._partly[slot.number] = slot.emitted
-        trail = Trail(
-            self._at, self._origin, self._mask, tuple(self._partly.items()), self.seen, self.skipped, slot.number
-        )
-        self._trail.next = trail
-        self._trail = trail
+        self._trail.next = self._trail = self._behind(slot.number)
+
+    def _behind(self, number: int) -> Trail:
+        partly = tuple(self._partly.items())
+        return Trail(self._at, self._origin, self._mask, partly, self.seen, self.skipped, number)
 
     def _leave(self, slot: Slot) -> None:
-        """All of an item has gone out."""
         slot.is_gone = True
         self.open -= 1
         self.seen += 1

@@ -22,12 +22,10 @@ from typing import Any
 import numpy as np
 
 from actorflow.errors import PipelineError, shown, text_of
-from actorflow.pipeline.processes.messages import Message, open_message, pack, reading, scattered
-from actorflow.pipeline.processes.remote import Answer, Task, serve
+from actorflow.pipeline.processes.remote import Answer, Message, Task, open_message, pack, reading, scattered, serve
 from actorflow.threads import forget_in_child
 
-#: How many pieces of memory one call of the system may send.
-_PIECES = 256
+_PIECES = 256  # how many pieces of memory one call of the system may send
 #: Bytes that may be under way each way, as far as the system allows, so that neither side often waits for the other.
 _ROOM = 1 << 22
 
@@ -59,9 +57,6 @@ class WorkerProcess:
         function: The message with the function.
         lost: Called with the worker and an error when a request takes too long or an answer cannot be read, and with
             None when the process has ended by itself.
-
-    Attributes:
-        is_ready: Whether it has the function.
     """
 
     def __init__(self, function: list[memoryview], lost: Callable[[WorkerProcess, BaseException | None], None]) -> None:
@@ -78,7 +73,7 @@ class WorkerProcess:
                 self._link.close()
                 raise
         self._unsent: deque[memoryview] = deque(function)
-        self.is_ready = False
+        self.is_ready = False  # whether it has the function
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_writing = False
         self._timer: asyncio.TimerHandle | None = None
@@ -146,8 +141,6 @@ class WorkerProcess:
         self._process.join()
         self._process.close()
 
-    # -- what is sent -------------------------------------------------------------------------------------------
-
     def _write(self) -> None:
         unsent, link = self._unsent, self._link
         try:
@@ -168,8 +161,6 @@ class WorkerProcess:
                 self._loop.add_writer(link.fileno(), self._write)
             else:
                 self._loop.remove_writer(link.fileno())
-
-    # -- what comes ---------------------------------------------------------------------------------------------
 
     def _begin_message(self) -> None:
         self._steps: Generator[memoryview, None, Message] = reading()
@@ -224,10 +215,7 @@ class WorkerProcess:
         if request.done is not None:
             request.done(answer)
 
-    # -- time ---------------------------------------------------------------------------------------------------
-
     def _begin_time(self) -> None:
-        """A call begins, as far as it is known here."""
         if self.is_ready and self.requests and self._loop is not None:
             timeout_s = self.requests[0].timeout_s
             if timeout_s is not None and self.requests[0].is_wanted:
@@ -240,11 +228,7 @@ class WorkerProcess:
 
 
 def _started(far: socket.socket) -> Any:
-    """A process that serves at the other end of a socket.
-
-    Raises:
-        OSError: if the system has none to give.
-    """
+    """A process that serves at the other end of a socket; raises OSError if the system has none to give."""
     methods = multiprocessing.get_all_start_methods()
     for method in ("forkserver", "spawn") if "forkserver" in methods else ("spawn",):
         context: Any = multiprocessing.get_context(method)
@@ -261,15 +245,13 @@ class ProcessPool:
     """Processes for one stage, started as calls need them and kept from run to run.
 
     Args:
-        fn: The function, which pickle can find or hold.
-        count: How many, at most.
         seed: Seeds of the pipeline. The global generators of Python and NumPy in each process follow from them, and
             from how many processes were started before it.
     """
 
     def __init__(self, fn: Callable[[Any], Any], count: int, seed: Sequence[int]) -> None:
-        self._fn = fn
-        self._count = count
+        self._fn = fn  # the function, which pickle can find or hold
+        self._count = count  # how many, at most
         self._seeds = np.random.SeedSequence(seed)
         self._workers: list[WorkerProcess] = []
         self._ended: list[WorkerProcess] = []  # those that were killed, and are to be waited for
@@ -290,14 +272,9 @@ class ProcessPool:
         loop: asyncio.AbstractEventLoop,
         done: Callable[[Answer], None],
     ) -> Request:
-        """Call for some items, in the process that has the least to do. Only on the loop.
+        """Call for some items, in the process that has the least to do; raises what pickle raises. Only on the loop.
 
-        Args:
-            items: They are sent together.
-            timeout_s: The process is killed if they take longer; the error is a `TooLateError` then.
-            loop: Where ``done`` is called with what became of them.
-        Raises:
-            Exception: whatever pickle raises if the items cannot be sent.
+        If they take longer than ``timeout_s``, the process is killed, and the error is a `TooLateError`.
         """
         request = Request(items, timeout_s, done)
         self._loop = loop
@@ -376,11 +353,7 @@ class ProcessPool:
 
 
 def check_picklable(fn: Callable[..., Any]) -> None:
-    """Check that a function can be sent to another process.
-
-    Raises:
-        PipelineError: if it cannot.
-    """
+    """Check that a function can be sent to another process; raises PipelineError if it cannot."""
     try:
         parts = pickle.dumps(fn)
         if not hasattr(sys.modules["__main__"], "__file__"):

@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from actorflow.errors import PipelineError, shown
-from actorflow.pipeline.stages.actor import MARK, End, StageActor, Wait
 from actorflow.pipeline.stages.join import JoinActor
-from actorflow.pipeline.stages.stage import Build, Stage
+from actorflow.pipeline.stages.stage import MARK, Build, End, FollowingActor, Stage, StageActor, Wait
 
 
 class Branch(Stage):
@@ -116,7 +115,7 @@ class _StartActor(StageActor):
         return position.number
 
 
-class _BranchActor(StageActor):
+class _BranchActor(FollowingActor):
     """Gives each item to its branch.
 
     Attributes:
@@ -126,15 +125,12 @@ class _BranchActor(StageActor):
     ports: list[_StartActor]  # beginnings of the branches
 
     def __init__(self, stage: Branch, build: Build, front: Any, number: int) -> None:
-        source = build.front(stage, front)
-        super().__init__(build.run, build.stats(stage))
-        self.reads(source)
+        super().__init__(stage, build, front)
         self.turns: deque[tuple[int, _Passed]] = deque()
         self.has_ended = False  # true once all items have been given
-        self._stage = stage
         self._indices = {key: index for index, key in enumerate(stage.keys)}
         self._number = number
-        self._before = self.start = source.start
+        self._before = self.start
         self._error: BaseException | None = None
 
     def step(self, now: int) -> Wait:
@@ -160,8 +156,7 @@ class _BranchActor(StageActor):
         if taken:
             inbox.source.wake()
         if not inbox.items and inbox.end is not None:
-            self.finish(inbox.end.error)
-            return Wait.NOTHING
+            return self.finish(inbox.end.error)
         return Wait.PUT if inbox.items else Wait.GET
 
     def _port(self, value: Any) -> int | None:
@@ -177,7 +172,7 @@ class _BranchActor(StageActor):
             return None
         return index
 
-    def finish(self, error: BaseException | None = None) -> None:
+    def finish(self, error: BaseException | None = None) -> Wait:
         self.has_ended = True
         for port in self.ports:
             if not port.is_over:
@@ -185,6 +180,7 @@ class _BranchActor(StageActor):
                 port.is_over = True
                 port.out.owner.wake()
         self.stop()
+        return Wait.NOTHING
 
 
 class _JoinedActor(JoinActor):
@@ -227,7 +223,7 @@ class _JoinedActor(JoinActor):
 
     def freeze(self, position: Any) -> Any:
         at, latest = position
-        states = self.freeze_all(at)
+        states = super().freeze(at)
         split = self._split
         if latest is None:
             return [split.freeze(split.start), self._number, states]

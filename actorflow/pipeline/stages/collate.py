@@ -11,10 +11,8 @@ import numpy.typing as npt
 
 from actorflow.errors import PipelineError, shown, whole
 
-#: What is stacked.
-_ARRAYS = (np.ndarray, np.generic, Number)
-#: Different types, and rows of each, that a message names.
-_FEW = 5
+_ARRAYS = (np.ndarray, np.generic, Number)  # what is stacked
+_FEW = 5  # different types, and rows of each, that a message names
 
 
 def stack(items: Sequence[Any]) -> Any:
@@ -132,7 +130,6 @@ def _joined(items: Sequence[Any], join: Callable[[Sequence[npt.NDArray[Any]]], A
 
 
 def _form(item: Any) -> Any:
-    """The form that must be the same in all rows."""
     if isinstance(item, _ARRAYS):
         return "array"
     if isinstance(item, Mapping):
@@ -141,11 +138,7 @@ def _form(item: Any) -> Any:
 
 
 def _check_alike(forms: Sequence[Any], texts: Sequence[str], where: str, what: str = "rows of one type") -> None:
-    """Refuse rows that differ in form.
-
-    Raises:
-        PipelineError: saying which rows are what.
-    """
+    """Refuse rows that differ in form; raises PipelineError, saying which rows are what."""
     if len(set(forms)) == 1:
         return
     rows: dict[str, list[int]] = {}

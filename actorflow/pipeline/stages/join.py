@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from actorflow.errors import PipelineError, shown
-from actorflow.pipeline.stages.actor import Inbox, StageActor, Wait
-from actorflow.pipeline.stages.stage import Build, Stage
+from actorflow.pipeline.stages.stage import Build, Inbox, Stage, StageActor, Wait
 
 
 class _Join(Stage):
@@ -66,9 +65,8 @@ class JoinActor(StageActor):
             self.finish(inbox.end.error)
         return True
 
-    def freeze_all(self, positions: Any) -> list[Any]:
-        """Positions of all streams as plain data."""
-        return [inbox.source.freeze(at) for inbox, at in zip(self.inboxes, positions, strict=True)]
+    def freeze(self, position: Any) -> Any:
+        return [inbox.source.freeze(at) for inbox, at in zip(self.inboxes, position, strict=True)]
 
 
 class _ZipActor(JoinActor):
@@ -95,9 +93,6 @@ class _ZipActor(JoinActor):
             which = ", ".join([str(index) for index, done in enumerate(ended) if done])
             problem = PipelineError(f"the streams are not of one length: there is no such item in number {which}")
             self.finish(self.caught(problem, self._number))
-
-    def freeze(self, position: Any) -> Any:
-        return self.freeze_all(position)
 
 
 class Zip(_Join):
@@ -131,7 +126,7 @@ class _ConcatActor(JoinActor):
 
     def freeze(self, position: Any) -> Any:
         index, at = position
-        return [index, self.freeze_all(at)]
+        return [index, super().freeze(at)]
 
 
 class Concat(_Join):
@@ -169,7 +164,7 @@ class _InterleaveActor(JoinActor):
 
     def freeze(self, position: Any) -> Any:
         index, left, at = position
-        return [index, left, self.freeze_all(at)]
+        return [index, left, super().freeze(at)]
 
 
 class Interleave(_Join):
@@ -231,7 +226,7 @@ class _MergeActor(JoinActor):
         while following is not None:
             known.append(following.index)
             following = following.next
-        return [self.freeze_all(position.at), known]
+        return [super().freeze(position.at), known]
 
 
 class Merge(_Join):
@@ -284,9 +279,6 @@ class _MergeByTimeActor(JoinActor):
             return False
         self._times[index] = found
         return True
-
-    def freeze(self, position: Any) -> Any:
-        return self.freeze_all(position)
 
 
 class MergeByTime(_Join):

@@ -1,4 +1,7 @@
-"""Stages that pass items on as they come, on the loop: take, skip, enumerate, shard, batch, newest, prefetch."""
+"""Stages that pass items on as they come, on the loop: take, skip, enumerate, shard, batch, newest, prefetch.
+
+Repeat and cache do so with streams that come again; a cache keeps the items of the first time.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +10,15 @@ import sys
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from actorflow.errors import PipelineError, StageError, shown
-from actorflow.pipeline.stages.actor import MARK, StageActor, Wait
-from actorflow.pipeline.stages.stage import Build, Stage
+from actorflow.pipeline.stages.stage import MARK, Build, FollowingActor, Stage, StageActor, Wait
 
 
-class PassActor(StageActor):
+class PassActor(FollowingActor):
     """Gives at most one item for each that it takes, and perhaps some at the end."""
-
-    def __init__(self, stage: Stage, build: Build, front: Any) -> None:
-        source = build.front(stage, front)
-        super().__init__(build.run, build.stats(stage))
-        self.reads(source)
-        self.start = source.start
-        self._stage: Any = stage
 
     @abstractmethod
     def pass_on(self, value: Any, at: Any) -> None:
@@ -90,8 +86,7 @@ class _CountActor(PassActor):
 class _TakeActor(_CountActor):
     def step(self, now: int) -> Wait:
         if self.count >= self._stage.count:
-            self.finish()
-            return Wait.NOTHING
+            return self.finish()
         return super().step(now)
 
     def pass_on(self, value: Any, at: Any) -> None:
@@ -221,14 +216,8 @@ class Group(Stage):
     drop_last: bool
 
 
-class _NewestActor(StageActor):
+class _NewestActor(FollowingActor):
     """Puts each item in the place of the one that waits behind it; the stage in front always has room."""
-
-    def __init__(self, stage: Newest, build: Build, state: Any) -> None:
-        source = build.front(stage, state)
-        super().__init__(build.run, build.stats(stage))
-        self.reads(source)
-        self.start = source.start
 
     def step(self, now: int) -> Wait:
         inbox, waiting, stats = self.inboxes[0], self.out.items, self.stats
@@ -244,13 +233,7 @@ class _NewestActor(StageActor):
             inbox.items.clear()
             inbox.source.wake()
             self.out.owner.wake()
-        if inbox.end is not None:
-            self.finish(inbox.end.error)
-            return Wait.NOTHING
-        return Wait.GET
-
-    def freeze(self, position: Any) -> Any:
-        return self.upstream.freeze(position)
+        return Wait.GET if inbox.end is None else self.finish(inbox.end.error)
 
 
 class Newest(Stage):
@@ -260,16 +243,15 @@ class Newest(Stage):
     actor_type = _NewestActor
 
 
-class _PrefetchActor(StageActor):
+class _PrefetchActor(FollowingActor):
     """Takes an item out of its inbox when there is room for its bytes, so the one behind is not even asked for."""
 
+    _stage: Prefetch
+
     def __init__(self, stage: Prefetch, build: Build, state: Any) -> None:
-        source = build.front(stage, state)
-        super().__init__(build.run, build.stats(stage), capacity=1)
-        self.inboxes[0].least = None  # one item, however cheap, is all that may wait in front of the bound
-        self.reads(source)
-        self.start = source.start
-        self._stage = stage
+        super().__init__(stage, build, state, capacity=1)
+        inbox = self.inboxes[0]
+        inbox.least, inbox.capacity = None, 1  # one item, however cheap, is all that may wait in front of the bound
         self._size = stage.size or size_of
         self._buffer: deque[tuple[Any, Any, int]] = deque()
         self._bytes = 0
@@ -278,18 +260,13 @@ class _PrefetchActor(StageActor):
         self._failure: StageError | None = None  # their number is not known; what is held goes out first
 
     def step(self, now: int) -> Wait:
-        while True:
-            given = self._give()
-            taken = self._take()
-            if not given and not taken:
-                break
+        while any([self._give(), self._take()]):
+            pass
         inbox, out = self.inboxes[0], self.out
         if not self._buffer and self._failure is not None:
-            self.finish(self._failure)
-            return Wait.NOTHING
+            return self.finish(self._failure)
         if not self._buffer and not inbox.items and inbox.end is not None:
-            self.finish(inbox.end.error)
-            return Wait.NOTHING
+            return self.finish(inbox.end.error)
         return Wait.PUT if len(out.items) >= out.capacity and self._buffer else Wait.GET
 
     def _give(self) -> bool:
@@ -307,7 +284,6 @@ class _PrefetchActor(StageActor):
         return bool(given)
 
     def _take(self) -> bool:
-        """Take an item into the buffer, if there is room."""
         inbox, stage, items = self.inboxes[0], self._stage, self.inboxes[0].items
         if not items or len(self._buffer) >= stage.count or self._failure is not None:
             return False
@@ -360,12 +336,156 @@ class Prefetch(Stage):
     size: Callable[[Any], int] | None
 
 
-def bytes_of(size: Callable[[Any], int], item: Any) -> int:
-    """Bytes of an item, as the user's function says.
+class _RepeatActor(PassActor):
+    """Builds the stages in front again when they have ended."""
 
-    Raises:
-        PipelineError: if it says anything other than a number of bytes.
-    """
+    def __init__(self, stage: Repeat, build: Build, state: Any) -> None:
+        done, front = (0, None) if state is None else state
+        super().__init__(stage, stage.front_build(build, done), front)
+        self._build = build
+        self._done = done
+        self._source = self.upstream
+        self._is_empty = state is None
+        self.start = (self._source, self.start, done)
+
+    def step(self, now: int) -> Wait:
+        if self._stage.times == 0:
+            return self.finish()
+        return super().step(now)
+
+    def pass_on(self, value: Any, at: Any) -> None:
+        self._is_empty = False
+        self.out.items.append((value, (self._source, at, self._done)))
+
+    def _end(self, error: BaseException | None) -> None:
+        times = self._stage.times
+        if error is not None or self._done + 1 == times:
+            self.finish(error)
+        elif times is None and self._is_empty:
+            self.finish(self.caught(PipelineError("an empty stream would be repeated for ever")))
+        else:
+            self._begin_again()
+
+    def _begin_again(self) -> None:
+        run, inbox = self.run, self.inboxes[0]
+        known = len(run.actors)
+        self._done += 1
+        self._is_empty = True
+        inbox.end = None
+        self._source = self._stage.front_build(self._build, self._done).front(self._stage, None)
+        inbox.connect(self._source)
+        for actor in run.actors[known:]:
+            actor.wake()
+        run.forget_ended()
+
+    def freeze(self, position: Any) -> Any:
+        source, at, done = position
+        return [done, source.freeze(at)]
+
+
+class Repeat(Stage):
+    """`Pipeline.repeat`."""
+
+    kind = "repeat"
+    actor_type = _RepeatActor
+
+    times: int | None
+
+    def front_build(self, build: Build, done: int) -> Build:
+        """Settings for building the stages in front once more."""
+        return replace(build, epoch=build.epoch * (self.times or 1) + done)
+
+
+@dataclass(eq=False)
+class _Store:
+    """Items kept by a cache, from run to run of one loader."""
+
+    epoch: int  # that they were computed for
+    items: list[Any] = field(default_factory=list)
+    front: Any = None  # position of the stages in front, from which they come again in this order
+
+
+class Cache(Stage):
+    """`Pipeline.cache`."""
+
+    kind = "cache"
+
+    size_bytes: int | None
+    size: Callable[[Any], int] | None
+
+    def build(self, build: Build, state: Any) -> StageActor:
+        front, count, epoch = (None, 0, build.epoch) if state is None else state
+        store = build.resources.caches.get(self)
+        if store is not None and (state is None or store.epoch == epoch):
+            return _KeptActor(self, build, store, count)
+        return _CacheActor(self, replace(build, epoch=epoch), front, _Store(epoch), count)
+
+
+class _CacheActor(PassActor):
+    """The first time: keeps what passes. A run that begins in the middle computes, and keeps, what went out before."""
+
+    def __init__(self, stage: Cache, build: Build, front: Any, store: _Store, count: int) -> None:
+        super().__init__(stage, build, front)
+        self._store = store
+        self._size = stage.size or size_of
+        self._bytes = 0
+        self._given = self.start = count
+        self._caches = build.resources.caches
+
+    def pass_on(self, value: Any, at: Any) -> None:
+        stage, items = self._stage, self._store.items
+        if stage.size_bytes is not None:
+            try:
+                self._bytes += bytes_of(self._size, value)
+                if self._bytes > stage.size_bytes:
+                    raise PipelineError(f"the items take more than size_bytes={stage.size_bytes}")
+            except BaseException as error:  # noqa: BLE001  it becomes the item's
+                self.finish(self.caught(error, len(items), value))
+                return
+            self.stats.holds_bytes(self._bytes)
+        items.append(value)
+        if len(items) > self._given:
+            self._given += 1
+            self.out.items.append((value, self._given))
+
+    def _end(self, error: BaseException | None) -> None:
+        if error is None:
+            self._store.front = self.upstream.freeze(self.upstream.start)
+            self._caches[self._stage] = self._store
+        self.finish(error)
+
+    def halt(self) -> None:
+        self._store = _Store(self._store.epoch)  # what is not whole is of no use
+
+    def freeze(self, position: Any) -> Any:
+        return [self.upstream.freeze(self.upstream.start), position, self._store.epoch]
+
+
+class _KeptActor(StageActor):
+    """From then on: gives what was kept."""
+
+    def __init__(self, stage: Cache, build: Build, store: _Store, count: int) -> None:
+        super().__init__(build.run, build.stats(stage), 0)
+        self._store = store
+        self._given = self.start = count
+
+    def step(self, now: int) -> Wait:
+        out, items, before = self.out, self._store.items, self._given
+        while len(out.items) < out.capacity and self._given < len(items):
+            value = items[self._given]
+            self._given += 1
+            out.items.append((value, self._given))
+        if self._given > before:
+            self.stats.items_out += self._given - before
+            out.owner.wake()
+        return self.finish() if self._given == len(items) else Wait.PUT
+
+    def freeze(self, position: Any) -> Any:
+        return [self._store.front, position, self._store.epoch]
+
+
+def bytes_of(size: Callable[[Any], int], item: Any) -> int:
+    """Bytes of an item, as the user's function says; raises PipelineError if it says anything else."""
     given = size(item)
     try:
         size_bytes = operator.index(given)

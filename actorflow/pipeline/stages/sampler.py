@@ -14,20 +14,11 @@ from actorflow.errors import DataError, whole
 Rows = npt.NDArray[np.int64]
 _Words = npt.NDArray[np.uint64]
 
-#: The golden ratio's share of 2**64: the step of SplitMix64's counter.
-_STEP = np.uint64(0x9E3779B97F4A7C15)
+_STEP = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio's share of 2**64: the step of SplitMix64's counter
 
 
 def key_of(seed: int, epoch: int, stream: int) -> np.uint64:
-    """The key of a stream of numbers.
-
-    Args:
-        seed: Not negative.
-        epoch: Counted from 0.
-        stream: Tells apart what is drawn for different purposes.
-    Raises:
-        DataError: if one of them is negative.
-    """
+    """The key of a stream of numbers, of one of several purposes; raises DataError if an argument is negative."""
     seed, epoch = whole("seed", seed, 0, error=DataError), whole("epoch", epoch, 0, error=DataError)
     stream = whole("stream", stream, 0, error=DataError)
     return np.uint64(np.random.SeedSequence(seed, spawn_key=(epoch, stream)).generate_state(1, np.uint64)[0])

@@ -16,8 +16,7 @@ from actorflow.pipeline.stages.passing import PassActor
 from actorflow.pipeline.stages.stage import Build, Stage
 
 _BITS = (1 << 64) - 1
-#: The position before the first item.
-_START: Any = (None, 0)
+_START: Any = (None, 0)  # the position before the first item
 
 
 class _Draws:

@@ -11,18 +11,15 @@ import numpy as np
 
 from actorflow.core import clock_ns
 from actorflow.errors import PipelineError, StageError, shown
-from actorflow.pipeline.calls.boundary import caught, stage_error
-from actorflow.pipeline.calls.expand import ExpandActor
+from actorflow.pipeline.calls.map import ExpandActor
 from actorflow.pipeline.calls.options import Executor, Options
 from actorflow.pipeline.calls.order import InOrder, Slot, SlotState
-from actorflow.pipeline.stages.actor import SLICE_NS, StageActor, Wait
 from actorflow.pipeline.stages.sampler import Sampler
-from actorflow.pipeline.stages.stage import Build, Stage
+from actorflow.pipeline.stages.stage import SLICE_NS, Build, Stage, StageActor, Wait, caught, stage_error
 
 T_co = TypeVar("T_co", covariant=True)
 
-#: Types whose items take no time to get.
-_IN_MEMORY = (list, tuple, range, np.ndarray, str, bytes)
+_IN_MEMORY = (list, tuple, range, np.ndarray, str, bytes)  # types whose items take no time to get
 
 
 class Indexed(Protocol[T_co]):
@@ -118,18 +115,10 @@ class _Opening:
 
     It asks the data all that must be known of it, so that there is one place where the user's answers can be wrong.
 
-    Args:
-        source: The stage.
-        epoch: The epoch.
-        state: The position that was saved; None for the beginning.
-
     Attributes:
         start: The position before the first item: how many are behind it, with what the source says itself if it knows
             its place.
         seeks: True if it can begin at any item, without giving those before it.
-
-    Raises:
-        PipelineError: if it is not an iterable.
     """
 
     def __init__(self, source: Source, epoch: int, state: Any) -> None:
@@ -149,7 +138,7 @@ class _Opening:
         self.seeks = self.is_resumable or (is_indexable(data) and not isinstance(data, Mapping))
         if state is None:
             state = (0, copy.deepcopy(data.state_dict())) if self.is_resumable else 0
-        self.start = state
+        self.start = state  # the position that was saved; None for the beginning
 
     def open(self, first: int, state: Any) -> Iterator[Any]:
         """The items from a place on."""
@@ -243,15 +232,13 @@ class _SourceActor(ExpandActor):
                 self.wake()
                 return Wait.NOTHING
         if not order.slots:
-            self.finish()
-            return Wait.NOTHING
+            return self.finish()
         return Wait.PUT if blocked or not self.running else Wait.CALLS
 
     def refill(self) -> None:
         self._begin_waiting()
 
     def _gives(self) -> bool:
-        """Return whether items can go out one by one, without anything in between."""
         slot = self.waiting[0]
         return (
             slot.iterator is not None
@@ -296,11 +283,7 @@ def is_indexable(data: Any) -> TypeGuard[Indexed[Any]]:
 
 
 def check_data(data: Any) -> None:
-    """Check that something can be a source.
-
-    Raises:
-        PipelineError: if it cannot.
-    """
+    """Check that something can be a source; raises PipelineError if it cannot."""
     if not (isinstance(data, Iterable | AsyncIterable) or callable(data) or is_indexable(data)):
         raise PipelineError(
             "a source must be a sequence, an iterable, an async iterable, or a function that gives one for an epoch, "

@@ -1,37 +1,55 @@
-"""Stages as they are defined: a tree of plain data, which each iteration builds its actors from."""
+"""Stages: a tree of plain data, and what the actors that each iteration builds of it have in common.
+
+Sequence of one item, for ``source.map(f)`` with f too long for the loop::
+
+    Dispatcher      source           inbox of f      f: CallActor      thread        outlet        application
+      |--- fire ----->|                  |                |              |             |               | awaits
+      |               |--- (item, at) -->|                |              |             |               |
+      |               |--- wake ------------------------->|              |             |               |
+      |--- fire ----------------------------------------->|-- submit --->|             |               |
+      |               |<-- wake: there is room -----------|              |             |               |
+      |               |                  |                |<-- one wake-up of the loop |               |
+      |--- fire ----------------------------------------->|--- (result, at) ---------->|--- wake ----->|
+
+An item travels with a position: where its stream is to be taken up again to get what comes after the item. Positions
+are cheap and opaque; only the stage that made one knows what it means, and makes plain data of it when asked.
+
+The user's code may raise anything wherever it is called, what ends loops and tasks, too. So it is caught there, as
+BaseException, and becomes the stage's `StageError`; KeyboardInterrupt and SystemExit leave the loop besides, as they do
+where a task raises them. What else goes wrong in a stage ends the run as well: otherwise it would be lost.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, dataclass_transform
+from enum import Enum
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Final, ParamSpec, Protocol, TypeVar, dataclass_transform
 
-from actorflow.errors import PipelineError, whole
+from actorflow.actors.dispatcher import leave_loop
+from actorflow.core import clock_ns
+from actorflow.errors import UNMADE, PipelineError, StageError, whole
 from actorflow.graph.nodes import PACKAGE, Site
 
 if TYPE_CHECKING:
-    from actorflow.pipeline.resources import LoaderResources
+    from actorflow.pipeline.loader import LoaderResources
     from actorflow.pipeline.run import Run
-    from actorflow.pipeline.stages.actor import StageActor
     from actorflow.pipeline.stats import StageStats
 
 
 @dataclass_transform(frozen_default=True, eq_default=False, kw_only_default=True)
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stage:
-    """One stage of a pipeline; a subclass is made a dataclass like this one.
+    """One stage of a pipeline; a subclass is made a dataclass like this one."""
 
-    Class attributes:
-        kind: Name of the method that adds it.
-        keeps_marks: True if it may stand in a branch.
-        actor_type: Class of its actors, unless it overrides `build`.
-    """
-
-    kind: ClassVar[str]
-    keeps_marks: ClassVar[bool] = False
-    actor_type: ClassVar[type[Any]]
+    kind: ClassVar[str]  # name of the method that adds it
+    keeps_marks: ClassVar[bool] = False  # True if it may stand in a branch
+    actor_type: ClassVar[type[Any]]  # class of its actors, unless it overrides `build`
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, eq=False, kw_only=True)(cls)
@@ -61,12 +79,7 @@ class Stage:
         return self.kind
 
     def build(self, build: Build, state: Any) -> StageActor:
-        """An actor for this stage, and for those in front of it.
-
-        Args:
-            build: The run, epoch and so on.
-            state: The position to go on at, as `StageActor.freeze` gave it; None for the beginning.
-        """
+        """An actor for this stage, and for those in front of it."""
         actor: StageActor = self.actor_type(self, build, state)
         return actor
 
@@ -126,3 +139,254 @@ def signature(stage: Stage) -> str:
 
 #: `whole` for arguments of stages.
 whole_number = partial(whole, error=PipelineError)
+
+
+_Actor = TypeVar("_Actor", bound="StageActor")
+_Arguments = ParamSpec("_Arguments")
+
+
+class Named(Protocol):
+    """A stage as errors name it."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def site(self) -> Site: ...
+
+
+def stage_error(stage: Named, error: BaseException, number: int | None = None, item: Any = UNMADE) -> StageError:
+    """The error of a stage for what has been raised in it."""
+    return StageError.of(stage.name, stage.kind, stage.site, number, item, error)
+
+
+def caught(stage: Named, error: BaseException, number: int | None = None, item: Any = UNMADE) -> StageError:
+    """The stage's error for an exception of the user's code; one that ends programs leaves the loop."""
+    leave_loop(error)
+    return stage_error(stage, error, number, item)
+
+
+def ends_task(error: BaseException, task: asyncio.Task[Any]) -> bool:
+    """Return whether an error in a task means the task itself, rather than a call that it awaits.
+
+    It does if the task has been cancelled, or its coroutine is being closed: then the task does not run.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        return task.cancelling() > 0
+    if isinstance(error, GeneratorExit):
+        try:
+            return asyncio.current_task() is not task
+        except RuntimeError:  # no loop runs
+            return True
+    return False
+
+
+def guarded(
+    method: Callable[Concatenate[_Actor, _Arguments], None],
+) -> Callable[Concatenate[_Actor, _Arguments], None]:
+    """A method that the loop, a thread or a process calls, not `step`: what goes wrong in it ends the run."""
+
+    @wraps(method)
+    def call(actor: _Actor, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
+        try:
+            method(actor, *args, **kwargs)
+        except BaseException as error:  # noqa: BLE001  see above
+            actor.crash(error)
+
+    return call
+
+
+#: How long a stage goes on within one turn, in nanoseconds; as long as the dispatcher's slice.
+SLICE_NS = 1_000_000
+
+
+_NO_TIME_NS = 10_000  # an item that takes less to make, in nanoseconds, has hardly any bytes of its own
+#: How many of these may wait for a stage, so that firing it pays.
+BURST = 16
+
+
+#: Within a branch, what follows each item, so that the place where branches join knows that it has passed.
+MARK: Final = object()
+
+
+class Wait(Enum):
+    """Things that a stage waits for: nothing, an item, room for one, or calls that run."""
+
+    NOTHING = 0
+    GET = 1
+    PUT = 2
+    CALLS = 3
+
+
+@dataclass(frozen=True)
+class End:
+    """End of a stream, which comes behind its last item, and why it is early, if it is."""
+
+    error: BaseException | None = None
+
+
+class Inbox:
+    """Items that wait for a stage."""
+
+    __slots__ = ("capacity", "end", "items", "least", "owner", "source")
+
+    source: StageActor  # the stage in front, which is woken when there is room
+
+    def __init__(self, owner: StageActor | Run, capacity: int) -> None:
+        self.items: deque[tuple[Any, Any]] = deque()  # items with their positions
+        self.capacity = capacity  # most items: the credit of the stage in front
+        self.least: int | None = capacity  # the capacity where items take long to make; None if it never changes
+        self.end: End | None = None  # the end of the stream, once it has come
+        self.owner = owner  # the stage, or the application, which is woken when an item or the end has come
+
+    def connect(self, source: StageActor) -> None:
+        """Name the stage in front; there is room for what it may give at once."""
+        self.source = source
+        source.out = self
+        if self.least is not None:
+            self.least = self.capacity = max(self.capacity, source.burst_size)
+
+    def fit(self, cost_ns: int) -> None:
+        """Have room for many items if one takes next to no time to make: such ones are small, and come in bursts."""
+        if self.least is not None:
+            before, self.capacity = self.capacity, max(self.least, BURST) if cost_ns < _NO_TIME_NS else self.least
+            if self.capacity > before:
+                self.source.wake()  # which may have stopped for want of room
+
+
+class StageActor(ABC):
+    """One stage of a running pipeline.
+
+    Attributes:
+        burst_size: Most items that it gives at once.
+    """
+
+    burst_size = 1
+    start: Any  # the position before its first item in this run
+    out: Inbox  # the inbox that its items go to
+
+    def __init__(self, run: Run, stats: StageStats, inputs: int = 1, capacity: int = 2) -> None:
+        self.run = run  # the run that it is a part of
+        self.stats = stats  # counts of the stage, over all runs
+        self.inboxes = tuple(Inbox(self, capacity) for _ in range(inputs))  # one for each stream that it reads
+        self.is_over = False  # true once it has ended or was stopped; it does nothing more
+        self._is_ready = False
+        stats.actor = self
+        run.actors.append(self)
+
+    def reads(self, *sources: StageActor) -> None:
+        """Name the stages in front."""
+        for inbox, source in zip(self.inboxes, sources, strict=True):
+            inbox.connect(source)
+
+    def wake(self) -> None:
+        """Something has changed: an item came, there is room, a call has ended."""
+        if not self._is_ready and not self.is_over:
+            self._is_ready = True
+            self.run.post(self)
+
+    def fire(self, run: Run) -> int:
+        """Do what can be done; what goes wrong ends the run; returns the time at the end."""
+        self._is_ready = False
+        now = clock_ns()
+        if self.is_over:
+            return now
+        stats = self.stats
+        stats.resume(now)
+        try:
+            wait = self.step(now)
+        except BaseException as error:  # noqa: BLE001  it would be lost otherwise
+            self.crash(error)
+            wait = Wait.NOTHING
+        now = clock_ns()
+        stats.pause(wait, now)
+        return now
+
+    @abstractmethod
+    def step(self, now: int) -> Wait:
+        """Take items and give items for at most `SLICE_NS`; says what is waited for then.
+
+        A stage that stops because its time slice is over must wake itself.
+        """
+
+    def finish(self, error: BaseException | None = None) -> Wait:
+        """Nothing more comes out of this stage; what is in front of it stops. The first end counts."""
+        if not self.is_over:
+            self.out.end = End(error)
+            self.stop()
+            self.out.owner.wake()
+        return Wait.NOTHING
+
+    def caught(self, error: BaseException, number: int | None = None, item: Any = UNMADE) -> StageError:
+        """As `boundary.caught`."""
+        return caught(self.stats, error, number, item)
+
+    def crash(self, error: BaseException) -> None:
+        """End the run with an error other than that of a failed call; if the stage is over already, report it."""
+        if self.is_over:
+            self.report(error)
+        else:
+            self.finish(error if isinstance(error, StageError) else self.caught(error))
+
+    def report(self, error: BaseException) -> None:
+        """Tell the loop of an error that nothing waits for."""
+        message = f"stage {self.stats.name!r} has ended, and something went wrong behind that"
+        self.run.loop.call_exception_handler({"message": message, "exception": error})
+        if not self.run.loop.is_closed():
+            leave_loop(error)
+
+    def stop(self) -> None:
+        """Do nothing more, nor let the stages in front. Idempotent."""
+        if self.is_over:
+            return
+        self.is_over = True
+        try:
+            self.stats.left(self)
+            self.halt()
+        except BaseException as error:  # noqa: BLE001  the others are to stop all the same
+            self.report(error)
+        for inbox in self.inboxes:
+            inbox.items.clear()
+            inbox.end = None  # an error's traceback refers to stages, as they refer to each other
+            inbox.source.stop()
+
+    def halt(self) -> None:  # noqa: B027  most stages have nothing under way
+        """Cancel what is under way."""
+
+    def freeze(self, position: Any) -> Any:
+        """A position that this stage has given, as plain data: what JSON can hold, if the source's is."""
+        return self.upstream.freeze(position)
+
+    @property
+    def upstream(self) -> StageActor:
+        """The stage in front, where there is one."""
+        return self.inboxes[0].source
+
+    @property
+    def held(self) -> int:
+        """Items that the stage holds."""
+        return self.queued
+
+    @property
+    def queued(self) -> int:
+        """Items that wait for the stage."""
+        return sum(len(inbox.items) for inbox in self.inboxes)
+
+    @property
+    def room(self) -> int:
+        """Most items that may wait for the stage."""
+        return sum(inbox.capacity for inbox in self.inboxes)
+
+
+class FollowingActor(StageActor):
+    """A stage with another one in front of it."""
+
+    def __init__(self, stage: Stage, build: Build, front: Any, capacity: int = 2) -> None:
+        source = build.front(stage, front)
+        super().__init__(build.run, build.stats(stage), capacity=capacity)
+        self.reads(source)
+        self.start = source.start
+        self._stage: Any = stage

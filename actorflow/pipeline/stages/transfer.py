@@ -23,9 +23,7 @@ from actorflow.devices import Bucket, Device, Fence
 from actorflow.devices.stream import StreamDevice, StreamLane
 from actorflow.errors import OutOfMemoryError
 from actorflow.graph.graph import Graph
-from actorflow.pipeline.calls.boundary import guarded
-from actorflow.pipeline.stages.actor import StageActor, Wait
-from actorflow.pipeline.stages.stage import Build, Stage
+from actorflow.pipeline.stages.stage import Build, FollowingActor, Stage, StageActor, Wait, guarded
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
@@ -46,7 +44,6 @@ class Transfer(Stage):
         return self.in_flight
 
     def build(self, build: Build, state: Any) -> StageActor:
-        source = build.front(self, state)
         loop, graph = build.run.loop, None if self.graph is None else self.graph.root
         device = build.resources.device(self, self.place, graph, loop)
         limit_bytes = None if graph is None else graph.budget_of(self.place)
@@ -54,7 +51,7 @@ class Transfer(Stage):
         allowance = None
         if graph is not None and limit_bytes is not None and budget is not None and not device.is_host:
             allowance = _Allowance(graph, self.place, budget, limit_bytes, loop)
-        return _TransferActor(self, build, source, None if device.is_host else device, allowance)
+        return _TransferActor(self, build, state, None if device.is_host else device, allowance)
 
 
 class _Allowance:
@@ -74,11 +71,7 @@ class _Allowance:
         self._loop = loop
 
     def take(self, size_bytes: int, wake: Callable[[], None]) -> bool:
-        """Take memory for an item, or return False and call ``wake`` when it may be tried again.
-
-        Raises:
-            OutOfMemoryError: if it can never be taken.
-        """
+        """Take memory for an item, or return False and call ``wake`` later; raises OutOfMemoryError if it cannot be."""
         place, budget = self._place, self._budget
         variables = sum(variable.spec.size_bytes for variable in self._graph.variables if variable.place == place)
         if size_bytes > self._limit_bytes - variables:
@@ -138,14 +131,11 @@ class _Copy:
     target: Any = None
 
 
-class _TransferActor(StageActor):
+class _TransferActor(FollowingActor):
     def __init__(
-        self, stage: Transfer, build: Build, source: StageActor, device: Device | None, allowance: _Allowance | None
+        self, stage: Transfer, build: Build, state: Any, device: Device | None, allowance: _Allowance | None
     ) -> None:
-        super().__init__(build.run, build.stats(stage))
-        self.reads(source)
-        self.start = source.start
-        self._stage = stage
+        super().__init__(stage, build, state)
         self._device = device  # None for the host's
         self._allowance = allowance
         self._flight: deque[_Copies] = deque()
@@ -154,14 +144,12 @@ class _TransferActor(StageActor):
 
     def step(self, now: int) -> Wait:
         inbox, out = self.inboxes[0], self.out
-        while self._give() or self._begin():
-            if self.is_over:
-                return Wait.NOTHING
+        while not self.is_over and (self._give() or self._begin()):
+            pass
         if self.is_over:
             return Wait.NOTHING
         if not self._flight and not inbox.items and inbox.end is not None:
-            self.finish(inbox.end.error)
-            return Wait.NOTHING
+            return self.finish(inbox.end.error)
         return Wait.PUT if len(out.items) >= out.capacity else Wait.CALLS if self._flight else Wait.GET
 
     def _give(self) -> bool:
@@ -264,7 +252,6 @@ class _TransferActor(StageActor):
 
 
 def _launch(copy: _Copy) -> None:
-    """Copy, on the lane."""
     device, source = copy.device, copy.source if copy.staged is None else copy.staged
     if copy.target is None:
         assert isinstance(device, StreamDevice)
@@ -275,7 +262,6 @@ def _launch(copy: _Copy) -> None:
 
 
 def _host_bytes(value: Any) -> int:
-    """Bytes that the arrays of an item will take on a device."""
     if isinstance(value, np.ndarray | np.generic):
         return 0 if value.dtype.hasobject else value.nbytes
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()

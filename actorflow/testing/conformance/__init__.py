@@ -9,9 +9,20 @@ from actorflow.devices import Device, DeviceOptions, check_place
 from actorflow.errors import seconds, whole
 from actorflow.place import Place
 from actorflow.testing.conformance.device_bench import DeviceBench
-from actorflow.testing.conformance.device_graphs import GRAPHS
-from actorflow.testing.conformance.device_lanes import CLOSE, ERRORS, FENCES, LANES, LOOPS, PROMPT, RELEASE, SUBMIT
-from actorflow.testing.conformance.device_memory import ARRAYS, COPIES, MEMORY
+from actorflow.testing.conformance.devices import (
+    ARRAYS,
+    CLOSE,
+    COPIES,
+    ERRORS,
+    FENCES,
+    GRAPHS,
+    LANES,
+    LOOPS,
+    MEMORY,
+    PROMPT,
+    RELEASE,
+    SUBMIT,
+)
 from actorflow.testing.conformance.report import (
     Checked,
     ConformanceError,
@@ -21,8 +32,7 @@ from actorflow.testing.conformance.report import (
     Requirement,
 )
 from actorflow.testing.conformance.transport_bench import RankBench
-from actorflow.testing.conformance.transport_ends import ENDS
-from actorflow.testing.conformance.transport_messages import EDGES, GROUPS, NOTES
+from actorflow.testing.conformance.transports import EDGES, ENDS, GROUPS, NOTES
 from actorflow.transport import Transport
 
 __all__ = ["Checked", "ConformanceError", "Report", "check_device", "check_transport"]
@@ -124,7 +134,6 @@ async def check_transport(
 
 
 async def _checked(who: Place | str, requirement: Requirement, checking: Awaitable[None]) -> Checked:
-    """Check one requirement, which may not apply."""
     try:
         await checking
     except NotApplicable as reason:

@@ -77,17 +77,11 @@ class Topic:
 
 
 class Checked(NamedTuple):
-    """A requirement that was looked at.
-
-    Attributes:
-        name: Of the requirement.
-        text: The requirement in words.
-        skipped: Why it was not checked; empty if it holds.
-    """
+    """A requirement that was looked at."""
 
     name: str
-    text: str
-    skipped: str = ""
+    text: str  # what is required
+    skipped: str = ""  # why it was not checked; empty if it holds
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,8 @@ import numpy as np
 from actorflow.testing.conformance.report import Deviation, NotApplicable, expect
 from actorflow.transport import Listener, PeerError, Transport
 
-#: Turns of the loop after which what has not come would not come without being asked for.
-_TURNS = 300
-#: Tags that the check of one requirement may take.
-_TAGS = 1_000
+_TURNS = 300  # turns of the loop after which what has not come would not come without being asked for
+_TAGS = 1_000  # tags that the check of one requirement may take
 
 
 class RankBench(Listener):
@@ -80,8 +78,6 @@ class RankBench(Listener):
         self._next_tag += 1
         return self._next_tag
 
-    # -- calls that can be awaited ------------------------------------------------------------------------------
-
     def send(self, rank: int, tag: int, data: Any) -> asyncio.Future[None]:
         """Send; done when the other side has asked for it."""
         future, done = self._future(f"a send to rank {rank}")
@@ -132,8 +128,6 @@ class RankBench(Listener):
     def waiting(self) -> str:
         """Description of what has not come."""
         return ", ".join(f"{what} ({count} times)" for what, count in self._waits.items() if count) or "other ranks"
-
-    # -- what comes ---------------------------------------------------------------------------------------------
 
     def heard(self, rank: int, note: bytes) -> None:
         self.look("heard()")

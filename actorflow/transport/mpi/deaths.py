@@ -22,13 +22,10 @@ class Failures:
     """The dead ranks of a communicator.
 
     An MPI with ULFM (user-level failure mitigation) tells which they are; another one ends the job.
-
-    Args:
-        ends: How ranks have ended, as far as this rank has heard.
     """
 
     def __init__(self, comm: MPI.Intracomm, ends: Mapping[int, PeerError]) -> None:
-        self.ends = ends
+        self.ends = ends  # how ranks have ended, as far as this rank has heard
         self.dead: set[int] = set()  # those that the MPI knows to be
         self._told: set[int] = set()
         self._comm = comm
@@ -61,11 +58,7 @@ class Failures:
         failed.Free()
 
     def error(self, code: int, ranks: Sequence[int], doing: str) -> TransportError:
-        """The error for an error code of MPI.
-
-        Args:
-            code: Of something that had to do with ``ranks``.
-        """
+        """The error for an error code of MPI."""
         if MPI.Get_error_class(code) in _DEATHS:
             for rank in self.ends.keys() & ranks:
                 return copy.copy(self.ends[rank])
@@ -83,8 +76,7 @@ class Failures:
 _ASK, _ANSWER, _END = b"?", b"!", b"."
 _SECRET_BYTES = 16
 _RANK_BYTES = 4
-#: The thread looks so often whether it is to end, should the word of that get lost.
-_LOOK_S = 1.0
+_LOOK_S = 1.0  # the thread looks so often whether it is to end, should the word of that get lost
 #: Fields of /proc/PID/stat behind the name: state, ticks of user and of system time, and when the process was started.
 _STATE, _USER, _SYSTEM, _STARTED = 0, 11, 12, 19
 
@@ -99,7 +91,6 @@ class Pulse:
     Args:
         comm: Of all ranks, which make theirs together.
         host: Address that the socket is bound to.
-        answered: Called with a rank that has answered, on a thread of its own.
     """
 
     def __init__(
@@ -118,7 +109,7 @@ class Pulse:
         self._neighbours = neighbours
         self._has_answered: set[int] = set()
         self._ticks: dict[int, int] = {}
-        self._answered = answered
+        self._answered = answered  # called with a rank that has answered, on a thread of its own
         self._thread = start_thread(self._answer, "actorflow pulse")
 
     def ask(self, rank: int) -> None:

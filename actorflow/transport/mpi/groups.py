@@ -16,17 +16,11 @@ from actorflow.transport.base import RankGroup, Sent, check_reduction, combine
 from actorflow.transport.mpi.messages import Link
 from actorflow.transport.mpi.requests import AT_ONCE, Kind, Parts
 
+_INTEGERS = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
 _TYPES = {
-    "int8": MPI.INT8_T,
-    "int16": MPI.INT16_T,
-    "int32": MPI.INT32_T,
-    "int64": MPI.INT64_T,
-    "uint8": MPI.UINT8_T,
-    "uint16": MPI.UINT16_T,
-    "uint32": MPI.UINT32_T,
-    "uint64": MPI.UINT64_T,
     "float32": MPI.FLOAT,
     "float64": MPI.DOUBLE,
+    **{name: getattr(MPI, f"{name.upper()}_T") for name in _INTEGERS},
 }
 _NATIVE = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 

@@ -63,12 +63,12 @@ class Edges:
             self.table.start(self.sends[rank], ended, self._comm.Issend, data, rank, tag)
         else:
             self._later[rank, tag] = deque()
-            parts = chunks(data, self.chunk_bytes)
-            Row(parts, partial(self._start_part, rank, tag), partial(self._row_sent, rank, tag, ended))
-        self.bell.ring(rank)
 
-    def _start_part(self, rank: int, tag: int, part: memoryview, ended: Ended) -> None:
-        self.table.start(self.sends[rank], ended, self._comm.Issend, part, rank, tag)
+            def start(part: memoryview, ended: Ended) -> None:
+                self.table.start(self.sends[rank], ended, self._comm.Issend, part, rank, tag)
+
+            Row(chunks(data, self.chunk_bytes), start, partial(self._row_sent, rank, tag, ended))
+        self.bell.ring(rank)
 
     def _row_sent(self, rank: int, tag: int, ended: Ended, count: int, code: int) -> None:
         """A message in parts is through: go on with those behind it, up to the next of its kind."""
@@ -88,15 +88,12 @@ class Edges:
             return
         done(self.failures.error(code, (rank,), f"sending to rank {rank}, tag {tag}") if code else None)
 
-    # -- for what is received -----------------------------------------------------------------------------------
-
     def ask(self, rank: int, tag: int, buffer: memoryview, ended: Ended) -> None:
         """Ask for a part of a message."""
         self.table.start(self.receives[rank], ended, self._comm.Irecv, buffer, rank, tag)
 
 
-#: A message to be sent, and what is called when it has been.
-_Outgoing = tuple[memoryview, Ended]
+_Outgoing = tuple[memoryview, Ended]  # a message to be sent, and what is called when it has been
 
 
 class _Incoming:
@@ -187,8 +184,7 @@ _LENGTH_BYTES = 8
 _LAST = 1 << 63
 _FIRST_BYTES = 4096
 _FIRST, _REST = 0, 1
-#: Notes taken in one look, so that others are looked after, too.
-_AT_ONCE = 16
+_AT_ONCE = 16  # notes taken in one look, so that others are looked after, too
 
 
 class _Note:
@@ -204,12 +200,7 @@ class _Note:
 
 
 class Notes:
-    """Sends notes, and takes those that come without being asked for.
-
-    Args:
-        link: What they need; its table is for notes alone, too.
-        hear: Called with each note, in the order in which its rank posted them.
-    """
+    """Sends notes, and takes those that come without being asked for."""
 
     def __init__(
         self,
@@ -222,7 +213,7 @@ class Notes:
         self._table, self._bell, self._chunk_bytes = link.table, link.bell, link.chunk_bytes
         self._sends = [Kind((rank,), False) for rank in range(comm.size)]
         self._receives = [Kind((rank,), True) for rank in range(comm.size)]
-        self._hear = hear
+        self._hear = hear  # called with each note, in the order in which its rank posted them
         self._hear_last = hear_last
         self._buffer = memoryview(bytearray(_FIRST_BYTES))
         self._status = MPI.Status()
@@ -240,11 +231,7 @@ class Notes:
         self._bell.ring(rank)
 
     def poll(self) -> bool:
-        """Take what has come; whether anything has.
-
-        Raises:
-            MPI.Exception: if a rank has died.
-        """
+        """Take what has come; whether anything has; raises MPI.Exception if a rank has died."""
         news = self._table.poll()
         for _ in range(_AT_ONCE):
             if not self._request or not self._request.Test(self._status):

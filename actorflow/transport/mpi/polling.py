@@ -21,8 +21,7 @@ from actorflow.transport.mpi.library import remove_names, shared_memory
 if TYPE_CHECKING:
     from actorflow.transport.mpi.transport import MPITransport
 
-#: Looks in one callback of the loop: its own turn costs more than one look.
-_LOOKS = 4
+_LOOKS = 4  # looks in one callback of the loop: its own turn costs more than one look
 #: Looks without news before the rank parks. Few cost less than to be rung, many somewhat more: those pay where the
 #: other ranks have cores of their own and answer soon. Where they share cores, looking only keeps the rank from
 #: running that is waited for.
@@ -39,8 +38,7 @@ _MOST_IGNORED = 255
 #: Time between looks at what is under way while the rank is parked, as a share of the time for which nothing happened.
 _SHARE = 1 / 16
 _SHORTEST_S, _LONGEST_S = 1e-3, 0.05
-#: Time between looks with nothing under way: to hear of deaths, and of notes whose ring was lost.
-_HEARTBEAT_S = 0.5
+_HEARTBEAT_S = 0.5  # time between looks with nothing under way: to hear of deaths, and of notes whose ring was lost
 
 
 class State(Enum):
@@ -61,15 +59,11 @@ class Poller:
 
     A rank that has rung another one parks without a look, unless they reduce: the kernel likes to wake that one on the
     same core, where it could not run meanwhile.
-
-    Args:
-        watched: What is looked at.
-        bell: How others wake this rank.
     """
 
     def __init__(self, watched: MPITransport, bell: Bell) -> None:
-        self._watched = watched
-        self._bell = bell
+        self._watched = watched  # what is looked at
+        self._bell = bell  # how others wake this rank
         self._limit = _FEW_LOOKS
         self._ignored = self._to_ignore = 0
         self._kept = self._to_keep = 0
@@ -209,10 +203,8 @@ class Poller:
         self._next = loop.call_later(delay_s, self._look, context=self._context)
 
 
-#: Words of 4 bytes between the flags of two ranks: a cache line.
-_STRIDE = 16
-#: A rank of another host that was heard of so recently is not rung.
-_LATELY_S = 1e-3
+_STRIDE = 16  # words of 4 bytes between the flags of two ranks: a cache line
+_LATELY_S = 1e-3  # a rank of another host that was heard of so recently is not rung
 #: An address that routers do not forward (RFC 5737); a datagram socket that is connected to it sends nothing.
 _ELSEWHERE = ("192.0.2.1", 9)
 
@@ -229,8 +221,6 @@ class Bell:
         comm: Of all ranks, which make their bells together.
         host: Address by which the other hosts reach this one; None for that of its route to others.
         shared: Look at ranks of the same host in shared memory.
-    Attributes:
-        has_rung: Whether it has rung at a rank since this was set to False.
     """
 
     def __init__(self, comm: MPI.Intracomm, host: str | None = None, shared: bool = True) -> None:
@@ -258,7 +248,7 @@ class Bell:
         self._owed: set[int] = set()
         #: A message of that rank has been asked for. It is rung by `settle`, unless an answer rings it before that.
         self.nudge = self._owed.add
-        self.has_rung = False
+        self.has_rung = False  # whether it has rung at a rank since this was set to False
         self._heard_s = [0.0] * comm.size
         node.Free()
 

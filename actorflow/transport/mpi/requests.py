@@ -13,31 +13,25 @@ from mpi4py import MPI
 #: Called with the number of bytes that a receive got, and with MPI's error code, or 0.
 Ended = Callable[[int, int], object]
 
-#: Requests that one look tests: MPI takes some 20 ns for each, whether it has ended or not.
-_PAGE = 128
-#: A page with as few is joined with another.
-_SPARSE = _PAGE // 4
-#: So few are tested one by one, which takes half the time.
-_FEW = 4
+_PAGE = 128  # requests that one look tests: MPI takes some 20 ns for each, whether it has ended or not
+_SPARSE = _PAGE // 4  # a page with as few is joined with another
+_FEW = 4  # so few are tested one by one, which takes half the time
 _status = MPI.Status()  # of the one that was tested last
-#: Index of a request, the bytes that it has received, and MPI's error code, or 0.
-_Ended = tuple[int, int, int]
+_Ended = tuple[int, int, int]  # index of a request, the bytes that it has received, and MPI's error code, or 0
 
 
 class Kind:
     """Requests of one kind, and how many of them have ended.
 
     Args:
-        ranks: The other side, or all ranks of a collective.
-        is_receive: Whether they can be cancelled; else, others must do something for them to end.
         key: What the other ranks, which count them as well, call them in their last words; None for nothing.
     """
 
     __slots__ = ("is_receive", "key", "ranks", "through")
 
     def __init__(self, ranks: Sequence[int], is_receive: bool, key: Hashable = None) -> None:
-        self.ranks = ranks
-        self.is_receive = is_receive
+        self.ranks = ranks  # the other side, or all ranks of a collective
+        self.is_receive = is_receive  # whether they can be cancelled; else, others must do something for them to end
         self.key = key
         self.through = 0  # how many have ended
 
@@ -82,15 +76,11 @@ class _Page:
 
 
 class Table:
-    """Requests, in pages: a look tests those of one, so that it costs the same however many there are.
-
-    Args:
-        wake: Called when one has been started.
-    """
+    """Requests, in pages: a look tests those of one, so that it costs the same however many there are."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.sends = 0  # how many of them are not receives
-        self._wake = wake
+        self._wake = wake  # called when one has been started
         self._is_closed = False
         self._pages = deque([_Page(0)])  # the next to be looked at first
         self._newest = self._pages[0]
@@ -131,11 +121,7 @@ class Table:
         self._wake()
 
     def poll(self) -> bool:
-        """Let MPI go on, and call back for what has ended of one page.
-
-        Returns:
-            Whether anything has.
-        """
+        """Let MPI go on, and call back for what has ended of one page; returns whether anything has."""
         page = self._pages[0]
         if len(self._pages) > 1:
             self._turn_over(page)
@@ -191,9 +177,6 @@ class Table:
 
     def drop(self, which: Callable[[Kind], bool] = lambda _: True) -> list[Ended]:
         """Give requests up: receives are cancelled; what cannot be is left to MPI, and its memory kept until it ends.
-
-        Args:
-            which: Says whether those of a kind are given up.
 
         Returns:
             What would have been called at their ends, in order.
@@ -286,17 +269,13 @@ def chunks(data: memoryview, chunk_bytes: int) -> list[memoryview]:
 
 
 class Parts:
-    """Several requests that end as one.
-
-    Args:
-        ended: Called when all have ended, with the bytes of all, and the first error code that is not 0.
-    """
+    """Several requests that end as one."""
 
     __slots__ = ("_code", "_count", "_ended", "_size_bytes")
 
     def __init__(self, count: int, ended: Ended) -> None:
         self._count = count
-        self._ended = ended
+        self._ended = ended  # called when all have ended, with the bytes of all, and the first error code that is not 0
         self._size_bytes = 0
         self._code = 0
 
@@ -310,19 +289,14 @@ class Parts:
 
 
 class Row:
-    """The parts of one message, one behind the other, a few of them under way at once.
-
-    Args:
-        start: Starts the request of a part; is given what it calls at its end.
-        ended: Called when all have ended, or none is under way after an error.
-    """
+    """The parts of one message, one behind the other, a few of them under way at once."""
 
     __slots__ = ("_code", "_ended", "_left", "_size_bytes", "_start", "_under_way")
 
     def __init__(self, parts: list[memoryview], start: Callable[[memoryview, Ended], None], ended: Ended) -> None:
         self._left = deque(parts)
-        self._start = start
-        self._ended = ended
+        self._start = start  # starts the request of a part; is given what it calls at its end
+        self._ended = ended  # called when all have ended, or none is under way after an error
         self._under_way = 0
         self._size_bytes = 0
         self._code = 0

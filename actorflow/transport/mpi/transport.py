@@ -10,7 +10,7 @@ import threading
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -20,8 +20,14 @@ from actorflow.threads import cores
 from actorflow.transport.base import Listener, PeerError, Received, Sent, Transport, flat
 from actorflow.transport.mpi.deaths import Failures, Pulse
 from actorflow.transport.mpi.groups import MPIGroup, Operations
-from actorflow.transport.mpi.job import end_interrupted, end_without, exit_status
-from actorflow.transport.mpi.library import bytes_on_device, finalize_without_fence, knows_cuda
+from actorflow.transport.mpi.library import (
+    bytes_on_device,
+    end_interrupted,
+    end_without,
+    exit_status,
+    finalize_without_fence,
+    knows_cuda,
+)
 from actorflow.transport.mpi.messages import Edges, Link, Notes
 from actorflow.transport.mpi.polling import Bell, Poller
 from actorflow.transport.mpi.requests import Table
@@ -31,8 +37,7 @@ from actorflow.transport.peers import Liveness, NoteInbox, given_up, has_left, l
 #: of bytes of a message of MPI ends at 2 GiB.
 CHUNK_BYTES = 4 << 20
 _LARGEST_CHUNK_BYTES = 1 << 30
-#: Looks for messages of which one looks for notes, too.
-_LOOKS_A_NOTE = 4
+_LOOKS_A_NOTE = 4  # looks for messages of which one looks for notes, too
 #: Seconds between the looks of a rank that has ended for what the others say, unless it is rung.
 _SHORTEST_S, _LONGEST_S = 1e-3, 0.05
 
@@ -46,7 +51,6 @@ class MPITransport(Transport):
         shared: Whether ranks of one host learn from shared memory which of them must be woken.
         liveness_s: For how many seconds a rank that this one waits for may not answer before it is lost; see
             `actorflow.world`.
-
     Raises:
         TransportError: if MPI was started in a way that does not fit.
     """
@@ -68,7 +72,7 @@ class MPITransport(Transport):
             raise TransportError("MPI was initialized for programs without threads; it must be THREAD_FUNNELED or more")
         comm = MPI.COMM_WORLD.Dup()
         comm.Set_errhandler(MPI.ERRORS_RETURN)
-        super().__init__(comm.rank, comm.size, _max_tag(comm), limit_s)
+        super().__init__(comm.rank, comm.size, cast("int", comm.Get_attr(MPI.TAG_UB)), limit_s)
         self._peers = set(range(self.size)) - {self.rank}
         self._comms = [comm, comm.Dup(), comm.Dup(), comm.Dup()]
         for_edges, for_notes, self._for_all, self._for_groups = self._comms
@@ -91,8 +95,6 @@ class MPITransport(Transport):
         self._next_look: asyncio.TimerHandle | None = None
         self._has_left = self._is_closed = False
         atexit.register(self.close_with_others)
-
-    # -- one loop at a time -------------------------------------------------------------------------------------
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
         self._check_open()
@@ -194,8 +196,6 @@ class MPITransport(Transport):
             for comm in self._comms:
                 comm.Free()
 
-    # -- messages -----------------------------------------------------------------------------------------------
-
     def send(self, rank: int, tag: int, data: memoryview, done: Sent) -> None:
         self._check_call(rank, tag)
         self._edges.send(rank, tag, flat(data), done)
@@ -236,8 +236,6 @@ class MPITransport(Transport):
                 raise self._failures.error(code, everybody, f"making a group of ranks {list(ascending)}") from error
             self._groups[ascending] = group
         return group
-
-    # -- for progress -------------------------------------------------------------------------------------------
 
     @property
     def pending(self) -> bool:
@@ -282,8 +280,6 @@ class MPITransport(Transport):
             if rank not in self._inbox.ends:
                 self._end(PeerLostError(rank))
 
-    # -- the ends of other ranks --------------------------------------------------------------------------------
-
     def _others(self) -> set[int]:
         return self._peers - self._inbox.ends.keys()
 
@@ -318,7 +314,6 @@ class MPITransport(Transport):
         self._end(has_left(rank), done)
 
     def _look_for_lost(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Look from time to time whether the ranks that this one waits for answer."""
         if loop is not self._loop or self._has_left:
             return
         listener = self._inbox.listener
@@ -336,8 +331,6 @@ class MPITransport(Transport):
     def _ask(self, rank: int) -> None:
         self._pulse.ask(rank)
 
-    # -- checks -------------------------------------------------------------------------------------------------
-
     def _check_call(self, rank: int, tag: int) -> None:
         """All checks of a message in one, as they are a good part of what it costs."""
         if rank not in self._peers or not 0 <= tag <= self.max_tag:
@@ -354,9 +347,3 @@ class MPITransport(Transport):
         self._check_open()
         if self._loop is None:
             raise TransportError(f"the transport of rank {self.rank} has no event loop: bind it first")
-
-
-def _max_tag(comm: MPI.Intracomm) -> int:
-    limit = comm.Get_attr(MPI.TAG_UB)
-    assert isinstance(limit, int)
-    return limit
