@@ -32,6 +32,8 @@ _Blobs = TypeVar("_Blobs", bound="Blob | Sequence[Blob]")
 
 #: Where the library's own lines are, which errors leave out.
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+#: Programs of this package's own, whose lines are users' lines.
+_COMMANDS = os.path.join(PACKAGE, "cli") + os.sep
 
 #: ``init(spec, name)`` returns the first value of a variable; `name` lets an unseeded initializer differ per variable.
 Initializer = Callable[[TensorSpec, str], npt.ArrayLike]
@@ -49,9 +51,10 @@ class Site(NamedTuple):
         """The innermost line outside this package, for a node that is being made."""
         # A frame looked at costs an object. The first ones belong to `Node`, its subclass and the graph.
         frame = sys._getframe(4)
-        while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:
+        while (code := frame.f_code).co_filename.startswith(PACKAGE) and frame.f_back is not None:
+            if code.co_filename.startswith(_COMMANDS):
+                break
             frame = frame.f_back
-        code = frame.f_code
         return _site(code.co_filename, frame.f_lineno, code.co_name)
 
     def __str__(self) -> str:

@@ -114,6 +114,7 @@ class Engine:
         build: Makes plans ready to run; see `build_with`.
         instrumentation: Makes spans of frames, if that is wanted; see `Graph.instrument`.
         turns: Threads that run the graph by `Graph.run_sync`.
+        stream_count: Streams that were made, running or not.
         batchers: The open batchers by number: they are numbered from 0 in the order of their opening.
     """
 
@@ -148,10 +149,9 @@ class Engine:
         self._is_open = False  # whether it has open axes anywhere
         self._is_shared = True  # with other ranks, until the graph's world has been asked
         self._revision = self._order = -1
-        self._snapshots: set[Frame] = set()
         self._starting: dict[asyncio.Task[Any], bool] = {}  # and whether somebody waits for its frame
         self._streams: weakref.WeakSet[FrameStream] = weakref.WeakSet()
-        self._stream_count = 0
+        self.stream_count = 0
         self.batchers: weakref.WeakValueDictionary[int, Batcher] = weakref.WeakValueDictionary()
         self._batcher_count = 0
         self.turns = Turns()
@@ -744,7 +744,9 @@ class Engine:
 
     def cancel_frames(self, number: int | None, reason: str) -> list[int]:
         """End frames with an error for their callers; see `Graph.cancel`."""
-        frames = [frame for frame in self.running if frame.state is FrameState.RUNNING and frame not in self._snapshots]
+        frames = [
+            frame for frame in self.running if frame.state is FrameState.RUNNING and frame not in self.frames.apart
+        ]
         if number is not None:
             known = ", ".join(str(frame.number) for frame in frames) or "none"
             frames = [frame for frame in frames if frame.number == number]
@@ -785,7 +787,7 @@ class Engine:
     def forget_parent(self) -> None:
         """Make programs anew in the child of a fork."""
         self._forget()
-        self._snapshots.clear()
+        self.frames.apart.clear()
         self.turns = Turns()
 
     # -- streams -------------------------------------------------------------------------------------------------------
@@ -798,8 +800,8 @@ class Engine:
     def register(self, stream: FrameStream) -> int:
         """Know of a stream, for those who watch; returns its number."""
         self._streams.add(stream)
-        self._stream_count += 1
-        return self._stream_count - 1
+        self.stream_count += 1
+        return self.stream_count - 1
 
     def open_batcher(self, batcher: Batcher) -> int:
         """Know of a batcher until it is removed from `batchers`; returns its number."""
@@ -866,11 +868,12 @@ class Engine:
             if variables:
                 program = self.program(tuple(variables), {})
                 frame = self.start(program, {})
+                self.next_number, apart = number, self.frames.apart
+                self.frames.started -= 1
+                apart &= self.resources.running  # those of a closed loop have not told of their end
+                apart.add(frame)
+                frame.ended.add_done_callback(lambda _: apart.discard(frame))
                 frame.wake()
-                self.next_number = number
-                self._snapshots &= self.resources.running  # those of a closed loop have not told of their end
-                self._snapshots.add(frame)
-                frame.ended.add_done_callback(lambda _: self._snapshots.discard(frame))
                 started = program, frame
             return number, asyncio.ensure_future(self._snapshot(started, before, variables))
         finally:

@@ -37,7 +37,9 @@ class Observer:
         if not running and self._idle is not None:
             self._rested()  # first: whatever fails below, nobody may wait for ever
         state = frame.state
-        if state is FrameState.FAILED:
+        if frame in self.counts.apart:
+            pass
+        elif state is FrameState.FAILED:
             self.counts.failed += 1
         elif state is FrameState.CANCELLED:
             self.counts.cancelled += 1

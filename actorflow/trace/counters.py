@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -80,6 +80,7 @@ class FrameCounts:
     """Frames of one graph, by what became of them."""
 
     running: Collection[object]  # those in flight
+    apart: set[object] = field(default_factory=set)  # snapshots among them, which are not counted
     started: int = 0
     failed: int = 0
     cancelled: int = 0
@@ -87,12 +88,12 @@ class FrameCounts:
     @property
     def in_flight(self) -> int:
         """Frames that run now."""
-        return len(self.running)
+        return len(self.running) - sum(frame in self.running for frame in self.apart)
 
     @property
     def finished(self) -> int:
         """Frames that have ended well."""
-        return self.started - len(self.running) - self.failed - self.cancelled
+        return self.started - self.in_flight - self.failed - self.cancelled
 
     def clock(self) -> tuple[int, int]:
         """Numbers of frames that have started, and that have ended."""

@@ -248,7 +248,7 @@ def _states(stream: LiveStream) -> Iterator[str]:
     states = UnderWay.of(engine.running).over(seen).tolist()
     profiles = [engine.profile.get(op.id, _NEVER) for op in ops]
     times = [(profile.calls, profile.failed, profile.total_ns, profile.last_ns) for profile in profiles]
-    content = {"graph": graph.name, "frames": _frames(graph), "memory": memory_of(engine)}
+    content = {"graph": graph.name, "frames": frames(graph), "memory": memory_of(engine)}
 
     def described() -> Iterator[str]:
         yield f'{json.dumps(content)[:-1]}, "ops": ['
@@ -325,9 +325,10 @@ async def _metrics(stream: LiveStream, writer: Writer, _: Request) -> Response:
 
 async def _health(stream: LiveStream, _: Request) -> Response:
     graph = stream.graph
-    return Response.of_json(json.dumps({"status": "ok", "graph": graph.name, "frames": _frames(graph)}))
+    return Response.of_json(json.dumps({"status": "ok", "graph": graph.name, "frames": frames(graph)}))
 
 
-def _frames(graph: Any) -> dict[str, int]:
-    frames = graph.engine.frames
-    return {name: getattr(frames, name) for name in ("started", "finished", "failed", "cancelled", "in_flight")}
+def frames(graph: Graph) -> dict[str, int]:
+    """Numbers of frames by what became of them."""
+    counts = graph.engine.frames
+    return {name: getattr(counts, name) for name in ("started", "finished", "failed", "cancelled", "in_flight")}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, MutableMapping
 from typing import Any, Protocol, TypeVar, Unpack
 from urllib.parse import quote
 
 from actorflow.graph.graph import Graph
 from actorflow.loop import end, ended_with, wait_out
 from actorflow.web.http import MAX_MESSAGE_BYTES, TAKING_TIMEOUT_S, CloseCode, Request, Response
-from actorflow.web.page import Page, PageOptions
+from actorflow.web.page import Page, PageOptions, Pages, page_of
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -23,14 +23,14 @@ _WITHOUT_BODY = frozenset({204, 304})
 _IN_PATH = "/%:@!$&'()*+,;=~"
 
 
-def asgi(graph: Graph, **options: Unpack[PageOptions]) -> ASGIPage:
+def asgi(graph: Graph | Iterable[Graph], **options: Unpack[PageOptions]) -> ASGIPage:
     """The live page of a graph as an ASGI application, to be mounted in another one or served by itself.
 
     Nothing is watched, and running the graph costs nothing more, until a browser connects. The graph must run on the
     loop that serves the page.
 
     Args:
-        graph: The graph; of a sub-graph the whole root is shown.
+        graph: The graph, or several: see `serve`; of a sub-graph the whole root is shown.
         options: See `PageOptions`: ``allowed_hosts``, ``token``, ``max_clients``, ``frame_ancestors``, ``control``,
             ``control_token``, ``values``, ``checkpoints``.
     Raises:
@@ -42,7 +42,7 @@ def asgi(graph: Graph, **options: Unpack[PageOptions]) -> ASGIPage:
         >>> app = FastAPI()
         >>> app.mount("/graph", af.web.asgi(graph, token="secret"))
     """
-    return ASGIPage(Page(graph, **options))
+    return ASGIPage(page_of(graph, **options))
 
 
 class _HasReceive(Protocol):
@@ -156,7 +156,7 @@ class Application:
 class ASGIPage(Application):
     """A page as an ASGI 3 application."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: Page | Pages) -> None:
         self.page = page
 
     async def open(self) -> None:
@@ -172,10 +172,11 @@ class ASGIPage(Application):
 
     async def websocket(self, scope: Message, receive: Receive, send: Send) -> None:
         await receive()  # websocket.connect
-        refusal = self.page.refusal(_request(scope, "GET", chunks_of(receive)))
+        request = _request(scope, "GET", chunks_of(receive))
+        refusal = self.page.refusal(request)
         if refusal is None:
             await send({"type": "websocket.accept"})
-            await self.page.attend(_Socket(receive, send))
+            await self.page.attend(_Socket(receive, send), request)
         elif "websocket.http.response" in (scope.get("extensions") or {}):
             await send_response(refusal, "websocket.http.response", send)
         else:

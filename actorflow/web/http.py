@@ -281,7 +281,7 @@ def read_assets() -> dict[str, Asset]:
             body = file.read_bytes()
             assets[file.name] = _asset(body, content_type)
     # Or a browser would find them one behind the other, by what imports what.
-    modules = sorted(name for name in assets if name.endswith(".js") and not name.endswith("worker.js"))
+    modules = sorted(name for name in assets if name.endswith(".js") and not name.endswith(("worker.js", "graphs.js")))
     links = "".join(f'<link rel="modulepreload" href="static/{name}">' for name in modules)
     page = assets["index.html"]
     assets["index.html"] = _asset(page.body.replace(b"</head>", f"  {links}\n</head>".encode()), page.content_type)

@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -95,6 +95,7 @@ class LiveStream:
         heartbeat_s: A client that had nothing for so long gets a heartbeat.
         vitals_s: How often the clients are told of memory and the like.
         values: Samples values for the clients; none are unless given.
+        paths: Where the pages of graphs are that are served beside this one's, by the graph.
     """
 
     def __init__(
@@ -107,9 +108,11 @@ class LiveStream:
         vitals_s: float = 1.0,
         max_clients: int = 32,
         values: Values | None = None,
+        paths: Mapping[Graph, str] | None = None,
     ) -> None:
         self.graph = graph
         self.values = Values(graph) if values is None else values
+        self.paths = paths or {}
         self.interval_s = interval_s
         self.linger_s = linger_s
         self.heartbeat_s = heartbeat_s
@@ -370,7 +373,7 @@ class LiveStream:
 
     async def _capture_structure(self) -> None:
         revision = self.graph.revision
-        work = partial(capture, self.graph.name, revision, self.graph.nodes)
+        work = partial(capture, self.graph.name, revision, self.graph.nodes, self.paths)
         try:
             try:
                 self._structure = await in_thread(work)

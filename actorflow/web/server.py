@@ -7,7 +7,7 @@ import ipaddress
 import logging
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from html import escape
 from http import HTTPStatus
@@ -22,7 +22,7 @@ from actorflow.errors import text, visible, whole
 from actorflow.graph.graph import Graph
 from actorflow.web.access import LOOPBACK
 from actorflow.web.http import MAX_MESSAGE_BYTES, TAKING_TIMEOUT_S, CloseCode, Request, Response
-from actorflow.web.page import STREAM_PATH, Page, PageOptions
+from actorflow.web.page import STREAM_PATH, Page, PageOptions, Pages, page_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,16 @@ def frame_url(url: str, ancestor: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{written}:{parts.port}"))
 
 
-PAGE: web.AppKey[Page] = web.AppKey("page", Page)
+PAGE: web.AppKey[Page | Pages] = web.AppKey("page")
 
 
-def create_app(graph: Graph, **options: Unpack[PageOptions]) -> web.Application:
+def create_app(graph: Graph | Iterable[Graph], **options: Unpack[PageOptions]) -> web.Application:
     """The live page of a graph as an aiohttp application, to be served or added to another one by ``add_subapp``.
 
     Nothing is watched, and running the graph costs nothing more, until a browser connects.
 
     Args:
-        graph: The graph; of a sub-graph the whole root is shown.
+        graph: The graph, or several: see `serve`; of a sub-graph the whole root is shown.
         options: See `PageOptions`: ``allowed_hosts``, ``token``, ``max_clients``, ``frame_ancestors``, ``control``,
             ``control_token``, ``values``, ``checkpoints``.
     Raises:
@@ -74,10 +74,10 @@ def create_app(graph: Graph, **options: Unpack[PageOptions]) -> web.Application:
         >>> app = web.Application()
         >>> _ = app.add_subapp("/graph", af.web.create_app(graph))
     """
-    return app_of(Page(graph, **options))
+    return app_of(page_of(graph, **options))
 
 
-def app_of(page: Page) -> web.Application:
+def app_of(page: Page | Pages) -> web.Application:
     """A page as an aiohttp application, which closes it when it shuts down."""
     app = web.Application()
     app[PAGE] = page
@@ -89,7 +89,7 @@ def app_of(page: Page) -> web.Application:
 
 async def _answer(http: web.Request) -> web.StreamResponse:
     page, request = http.app[PAGE], request_of(http)
-    if request.path == STREAM_PATH:
+    if request.path.endswith(STREAM_PATH):
         # Compression would cost the loop more than the loopback gains. aiohttp refuses what has the limit's size, too.
         limit = MAX_MESSAGE_BYTES + 1
         socket = web.WebSocketResponse(heartbeat=20.0, timeout=1.0, compress=False, max_msg_size=limit)
@@ -97,7 +97,7 @@ async def _answer(http: web.Request) -> web.StreamResponse:
             refusal = page.refusal(request)
             if refusal is None:
                 await socket.prepare(http)
-                await page.attend(_Socket(socket))
+                await page.attend(_Socket(socket), request)
                 return socket
     return await send(http, await page.respond(request))
 
@@ -273,9 +273,11 @@ _HOW_TO_FRAME = (
 class Serving:
     """A page to be served inside ``async with``, or from `start` to the view's ``aclose``."""
 
-    def __init__(self, graph: Graph, host: str, port: int, options: PageOptions) -> None:
+    def __init__(self, graph: Graph | Iterable[Graph], host: str, port: int, options: PageOptions) -> None:
         host, port = text("serve: host", host), whole("serve: port", port, 0, 65_535)
-        self._graph = graph
+        self._graphs = graph if isinstance(graph, Graph) else tuple(graph)
+        graphs = [self._graphs] if isinstance(self._graphs, Graph) else self._graphs
+        self._title = ", ".join(each.root.name for each in graphs)
         self._host = host
         self._port = port
         self._options = options
@@ -296,7 +298,7 @@ class Serving:
             token = secrets.token_urlsafe(24)
         ancestors = tuple(self._options.get("frame_ancestors", ()))
         options: PageOptions = {**self._options, "token": token, "frame_ancestors": ancestors}
-        page = Page(self._graph, own_names=[self._host], **options)
+        page = page_of(self._graphs, [self._host], **options)
         runner = web.AppRunner(
             app_of(page),
             access_log=None,
@@ -308,7 +310,7 @@ class Serving:
         )
         await runner.setup()
         assert runner.server is not None
-        most = _CONNECTIONS_EACH * page.stream.max_clients + _MORE_CONNECTIONS
+        most = _CONNECTIONS_EACH * page.max_clients + _MORE_CONNECTIONS
         loop = asyncio.get_running_loop()
         try:
             listener = await loop.create_server(
@@ -318,15 +320,15 @@ class Serving:
             await runner.cleanup()
             raise
         bound = listener.sockets[0].getsockname()[1]
-        name = self._graph.root.name
-        self._view = View(runner, listener, name, self._host, bound, token, control_token, ancestors)
+        self._view = View(runner, listener, self._title, self._host, bound, token, control_token, ancestors)
         return self._view
 
     def __repr__(self) -> str:
-        name = self._graph.root.name
         if self._view is None:
-            return f"<Serving of graph {name!r}, not started: async with serve(...), or await serve(...).start()>"
-        return f"<Serving of graph {name!r}, started: {self._view!r}>"
+            return (
+                f"<Serving of graph {self._title!r}, not started: async with serve(...), or await serve(...).start()>"
+            )
+        return f"<Serving of graph {self._title!r}, started: {self._view!r}>"
 
     async def __aenter__(self) -> View:
         return await self.start()
@@ -338,13 +340,16 @@ class Serving:
         await self._view.aclose()
 
 
-def serve(graph: Graph, host: str = "127.0.0.1", port: int = 8080, **options: Unpack[PageOptions]) -> Serving:
-    """Serve a graph's live page from the running loop.
+def serve(
+    graph: Graph | Iterable[Graph], host: str = "127.0.0.1", port: int = 8080, **options: Unpack[PageOptions]
+) -> Serving:
+    """Serve a graph's live page from the running loop, or those of several graphs.
 
     In a notebook, ``view = await af.web.serve(graph).start()`` serves it until ``await view.aclose()``.
 
     Args:
-        graph: The graph; of a sub-graph the whole root is shown.
+        graph: The graph; of a sub-graph the whole root is shown. Of several, each page is below the graph's name, and
+            at ``/`` is a list of them, with the calls between them (`Graph.call`).
         host: Address to bind to: the loopback unless said otherwise. Any other one demands a token.
         port: Port to bind to; 0 takes a free one, which the view then has.
         options: See `PageOptions`: ``allowed_hosts`` (``host`` at the bound port is allowed by itself), ``token`` (for

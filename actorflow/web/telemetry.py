@@ -255,11 +255,12 @@ class Telemetry:
         return messages
 
     def encode_calls(self, since: tuple[int, int] | None) -> list[str | bytes]:
-        """Calls and requests since a position of the trace; for None all that fit into a message."""
+        """Calls and requests since a position of the trace; for None all that it keeps."""
         trace = self.engine.trace
         if since == trace.position:
             return []
         calls, requests = since or (0, 0)
+        most = trace.total if since is None else _MAX_CALLS  # at first all that the trace keeps
         return encode_calls(
             trace,
             trace.since(calls),
@@ -267,7 +268,7 @@ class Telemetry:
             self.structure.index_of,
             time_s=time.time(),
             revision=self.structure.revision,
-            most=_MAX_CALLS,
+            most=most,
         )
 
     def _dirty_rows(self) -> npt.NDArray[np.int64]:

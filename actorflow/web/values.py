@@ -43,6 +43,8 @@ _log = logging.getLogger(__name__)
 VALUES_S, NORMS_S = 0.15, 1.25
 #: Blobs that are sampled at once: of more clients than that, the first ones' are.
 _MOST_BLOBS = 32
+#: Earlier samples of a blob that a client is told of.
+_MOST_KEPT = 160
 #: Bytes of the weights whose norms are computed; of gradients there are as many.
 _MOST_BYTES = 256 << 20
 #: Of the time of one core, what is described takes at most this share.
@@ -118,11 +120,23 @@ class Values:
         if viewer not in self._viewers:
             self._viewers.append(viewer)
         self._refresh()
+        if viewer.blob is not None and (samples := self._kept_samples(viewer.blob)):
+            viewer.tell("kept", to_json({"type": "kept", "id": viewer.blob.id, "samples": samples}))
         if isinstance(viewer.blob, Variable) and not viewer.blob.is_state and problem is None:
             task = asyncio.create_task(self._show_kept(viewer, viewer.blob))
             self._kept.add(task)
             task.add_done_callback(self._kept.discard)
         return True
+
+    def _kept_samples(self, blob: Blob) -> list[dict[str, Any]]:
+        """Statistics of a blob in frames of before, as far as the trace has them."""
+        samples = [
+            {"id": blob.id, "frame": value.frame, "shape": blob.shape, "dtype": str(blob.dtype)}
+            | {name: finite(figure) for name, figure in value.figures.items()}
+            for value in self._graph.engine.trace.values
+            if value.name == blob.name
+        ]
+        return samples[-_MOST_KEPT:]
 
     def leave(self, viewer: Viewer) -> None:
         """A client has gone."""

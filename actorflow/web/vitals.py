@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from actorflow.actors.frame import Frame, what_it_waits_for
 from actorflow.actors.op import OpActor, parts_of
+from actorflow.core import clock_ns
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.pipeline import live_loaders
@@ -235,6 +236,15 @@ _QUIET_S = 5.0
 _SAMPLES = 1000
 
 
+def idle(engine: Engine) -> dict[str, Any] | None:
+    """Since when no call has run, in seconds, and whether there was a stream; None while a frame or stream runs."""
+    if engine.frames.in_flight or engine.streams:
+        return None
+    newest = engine.trace.since(engine.trace.total - 1).end_ns
+    since_s = (clock_ns() - int(newest[0])) / 1e9 if len(newest) else None
+    return {"since_s": since_s, "streamed": engine.stream_count > 0}
+
+
 class Vitals:
     """Keeps what must be seen over time."""
 
@@ -262,6 +272,7 @@ class Vitals:
             "lag_ms": self._lag(),
             "waiting": self._waiting(now_s),
             "stalled_s": self._stalled(now_s),
+            "idle": idle(self._engine),
             "occupancy": self._occupancies(now_s),
             "calls": self._engine.trace.total,
             "tracks": self._engine.trace.tracks,

@@ -72,7 +72,9 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow.errors import text_of
+from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op, Variable
+from actorflow.runtime.call import GraphCall
 from actorflow.spec import Length, said
 from actorflow.trace.counters import FailureRecord, NodeNote
 from actorflow.trace.ring import Calls, EndedRequest, Trace
@@ -274,12 +276,14 @@ class EncodedGraph(NamedTuple):
     index_of: npt.NDArray[np.int64]  # index in the message's ``nodes`` by `Node.id`; -1 for ids that no node has
 
 
-def capture(name: str, revision: int, nodes: Sequence[Node]) -> EncodedGraph:
+def capture(name: str, revision: int, nodes: Sequence[Node], paths: Mapping[Graph, str] | None = None) -> EncodedGraph:
     """Describe a graph; safe in a thread, as it reads only what is replaced and never changed.
 
     Args:
         revision: The graph's revision when ``nodes`` was taken.
+        paths: Where the pages of graphs are that are served beside this one's; of ops that call these it is told.
     """
+    paths = paths or {}
     index = {node: i for i, node in enumerate(nodes)}
     edges: list[tuple[int, int, int]] = []
     for at, op in enumerate(nodes):
@@ -292,14 +296,16 @@ def capture(name: str, revision: int, nodes: Sequence[Node]) -> EncodedGraph:
     index_of = np.full(int(ids.max(initial=-1)) + 1, -1, np.int64)
     index_of[ids] = np.arange(len(nodes))
     # One call per node: a single call for all of them would hold the GIL, and with it the loop, for its whole length.
-    encoded = ", ".join([to_json(_describe(node)) for node in nodes])
+    encoded = ", ".join([to_json(_describe(node, paths)) for node in nodes])
     folded = [
         (at, index[of], int(is_update))
         for at, node in enumerate(nodes)
         for of, is_update in _made_for(node)
         if of in index
     ]
-    head = json.dumps({"type": "graph", "name": name, "revision": revision, "edges": edges, "folded": folded})
+    head = json.dumps(
+        {"type": "graph", "name": name, "revision": revision, "edges": edges, "folded": folded, "others": bool(paths)}
+    )
     message = f'{head[:-1]}, "nodes": [{encoded}]}}'
     op_index = np.flatnonzero(is_op).astype(np.uint32)
     return EncodedGraph(revision, message, [node.name for node in nodes], ids[is_op], op_index, index_of)
@@ -316,7 +322,12 @@ def _made_for(node: Node) -> list[tuple[Node, bool]]:
     return made[0] if made and all(made) and not is_own else []
 
 
-def _describe(node: Node) -> dict[str, Any]:
+def called_by(op: Op) -> Graph | None:
+    """The graph that an op runs, if it was made by `Graph.call`."""
+    return op.operation.fn.graph if isinstance(op.operation, GraphCall) else None
+
+
+def _describe(node: Node, paths: Mapping[Graph, str]) -> dict[str, Any]:
     described = {
         "id": node.id,
         "name": node.name,
@@ -333,6 +344,9 @@ def _describe(node: Node) -> dict[str, Any]:
             "lane": node.lane or "auto",
             "flops": _flops(node),
         }
+        called = called_by(node)
+        if called is not None and called in paths:
+            described["calls"] = {"graph": called.name, "path": paths[called]}
     elif isinstance(node, Blob):
         shape: tuple[Any, ...] = node.shape
         described |= {

@@ -458,6 +458,7 @@ async def test_frames_do_not_wait_for_a_snapshot_and_have_the_same_numbers(tmp_p
         path = await saving
     assert counting.values() == [2, 2, 2]
     assert not graph.engine.scalars.series  # a snapshot is nobody's measurement
+    assert graph.statistics().frames[:3] == (2, 0, 2), "nor a frame of anybody"
     other = Counting()
     assert (await af.load_checkpoint(other.graph, path)).frame == 1
     assert other.values() == [1, 1, 1]

@@ -1,6 +1,7 @@
 // Calls that have ended, as they came in: a ring of the newest ones, and the frames that they belong to.
 
 import * as format from "./format.js";
+import { STATES } from "./model.js";
 
 const CAPACITY = 1 << 17;
 const MAX_LEVELS = 8;
@@ -114,6 +115,23 @@ export class Calls {
     this.frameLevels = Math.max(this.frameLevels, level + 1);
     this.frames.set(number, { start, end, level });
     if (this.frames.size > MAX_FRAMES) this.frames.delete(this.frames.keys().next().value);
+  }
+
+  /** Numbers of the frames of which all calls are kept, ascending. */
+  get wholeFrames() {
+    const first = this.total > CAPACITY ? this.end[this.total % CAPACITY] : -Infinity;
+    return [...this.frames].filter(([, { start }]) => start >= first).map(([number]) => number).sort((a, b) => a - b);
+  }
+
+  /** What became of the ops in a frame: the state of each by node, and the time of its calls. */
+  opsOf(frame) {
+    const ops = new Map();
+    for (const i of this.kept()) {
+      if (this.frame[i] !== frame) continue;
+      const us = (this.end[i] - this.start[i]) * 1e6 + (ops.get(this.node[i])?.us ?? 0);
+      ops.set(this.node[i], { state: STATES.indexOf(this.failed[i] ? "failed" : "done"), us });
+    }
+    return ops;
   }
 
   /** Indices of the kept calls, oldest first. */

@@ -10,6 +10,8 @@ export class Explorer {
   selected = -1;
   /** Whether the critical path is shown while nothing is selected, too. */
   showsPath = false;
+  /** Where the camera was when all of the graph was brought into view. */
+  #fitted = "";
   #path = { nodes: [], us: 0 };
 
   constructor(model, view, camera, drawing, colouring, overview, on) {
@@ -35,7 +37,10 @@ export class Explorer {
     view.take(structure, open, ready, () => {
       this.colouring.use();
       this.#redo();
-      if (isFirst && model.count) this.camera.fit(view.bounds());
+      if (isFirst && model.count) {
+        this.camera.fit(view.bounds());
+        this.#fitted = this.read().at;
+      }
       this.select(model.subjectOf(selected));
       done();
     });
@@ -77,6 +82,11 @@ export class Explorer {
       else this.camera.goTo(place.x, place.y);
       this.on.changed();
     });
+  }
+
+  /** Whether the reader looks at all of the graph, and has not moved since. */
+  get isFitted() {
+    return this.#fitted === this.read().at;
   }
 
   /** Open the scopes around a node or scope, if any is closed. */
@@ -194,6 +204,7 @@ export class Explorer {
 
   fit() {
     this.camera.fit(this.view.bounds());
+    this.#fitted = this.read().at;
     this.on.changed();
   }
 

@@ -19,6 +19,7 @@ import { attachKeys } from "./keys.js";
 import { LanesCard } from "./lanes.js";
 import { Link } from "./link.js";
 import { Model } from "./model.js";
+import { Moment } from "./moment.js";
 import { Overview } from "./overview.js";
 import { Panel } from "./panel.js";
 import { PipelinesCard, stageLines } from "./pipelines.js";
@@ -30,6 +31,7 @@ import { OP, Structure, VARIABLE } from "./structure.js";
 import { panelTabs } from "./tabs.js";
 import { Theme } from "./theme.js";
 import { Timeline } from "./timeline.js";
+import { withToken } from "./token.js";
 import { Values } from "./values.js";
 import { nodeLines, scopeLines } from "./tooltip.js";
 import { View } from "./view.js";
@@ -38,6 +40,9 @@ import { VitalsCards } from "./vitals.js";
 const PANEL_INTERVAL_MS = 250;
 const MANY_NODES = 2000;
 const CONNECTION_TEXT = { connecting: "Connecting", live: "Live", closed: "Disconnected, trying again" };
+
+/** There, curves stand above the graph. */
+const phone = matchMedia("(max-width: 760px)");
 
 let stale = true;
 let isStarted = false;
@@ -65,13 +70,14 @@ const panel = new Panel(model, theme, {
   isOpen: (scope) => view.open.has(scope),
   showCall,
 }, controlBar);
-const charts = new Charts(model, theme);
+const charts = new Charts(model, theme), moment = new Moment(model);
 const costs = new CostTable(model, (subject) => explorer.choose(subject));
 const lanes = new LanesCard(model, (node) => explorer.choose(node));
 const vitals = new VitalsCards(model), pipelines = new PipelinesCard(model), batches = new BatchesCard(model);
 const fullness = new FullnessCard(model, (node) => explorer.choose(node));
 const tabs = panelTabs((name) => {
   stale = true;
+  document.body.dataset.tab = name;
   if (isStarted) values.show(name === "Values");
   if (isStarted) refresh();
 });
@@ -95,7 +101,7 @@ const connection = new Connection(receive, (state) => {
 const values = new Values(model, theme, connection, (node) => explorer.choose(node));
 
 /** Messages about values, which belong to no snapshot. */
-const VALUES = new Set(["values", "sample", "norms"]);
+const VALUES = new Set(["values", "sample", "norms", "kept"]);
 
 /** What the menu of openings offers. */
 const OPENINGS = {
@@ -144,7 +150,9 @@ function moved() {
 
 /** Pipelines come and go, and what they feed moves. */
 function placeStages() {
+  const had = stages.boxes.length;
   if (!stages.refresh()) return;
+  if (!had && explorer.isFitted) explorer.fit();
   overview.reset();
   legend();
 }
@@ -188,6 +196,7 @@ function apply(message, now) {
   } else if (message.type === "status") model.applyStatus(message, now);
   else if (message.type === "vitals") {
     model.applyVitals(message);
+    moment.heard(now);
     placeStages();
   }
   else if (message.type === "control") {
@@ -226,6 +235,8 @@ function describeGraph() {
   const ops = model.kind.filter((kind) => kind === OP).length;
   const variables = model.kind.filter((kind) => kind === VARIABLE).length;
   document.title = `${model.name} · actorflow`;
+  byId("all-graphs").hidden = !model.hasOthers;
+  byId("all-graphs").href = withToken("../");
   setText(byId("graph-name"), model.name);
   const parts = [`${format.count(ops)} ops`, `${format.count(model.count - ops)} blobs`];
   if (variables) parts.push(`${format.count(variables)} of them variables`);
@@ -251,6 +262,15 @@ function refresh() {
   const now = performance.now();
   setText(byId("frames-rate"), format.rate(model.rate(now)));
   model.measure(now);
+  moment.refresh(now);
+  offerPast();
+  if (model.curves.size && !document.body.classList.contains("curves-first")) {
+    document.body.classList.add("curves-first");
+    if (phone.matches && tabs.selected === "Now") {
+      tabs.show("Curves");
+      scrollTo(0, 0);
+    }
+  }
   if (calls.lost) setText(byId("timeline-note"), `${format.count(calls.lost)} calls are left out, as there are too many`);
   if (!stale || document.hidden) return;
   stale = false;
@@ -318,8 +338,51 @@ function toggleTimeline() {
   dock.hidden = byId("dock-edge").hidden = !dock.hidden;
   byId("timeline-toggle").setAttribute("aria-pressed", String(!dock.hidden));
   calls.clear();
+  showPast(null);
   connection.askForTimeline(!dock.hidden);
   link.update();
+}
+
+/** The slider has a place for each frame of which all calls are known. */
+function offerPast() {
+  if (!isTimelineOpen()) return;
+  const frames = calls.wholeFrames, slider = byId("past"), shown = model.past?.frame ?? frames.at(-1);
+  slider.disabled = !frames.length;
+  slider.min = frames[0] ?? 0;
+  slider.max = frames.at(-1) ?? 0;
+  if (document.activeElement !== slider || !model.past) slider.value = shown ?? 0;
+  setText(byId("past-frame"), shown === undefined ? "" : format.count(shown));
+}
+
+/** Show the kept frame that is nearest to a number, in graph, timeline, curves and values; null for what is now. */
+function showPast(number) {
+  const frames = calls.wholeFrames;
+  if (number === null || !frames.length) {
+    if (!model.past) return;
+    model.showPast(null);
+    timeline.follow();
+  } else {
+    const frame = frames.reduce((best, each) => (Math.abs(each - number) < Math.abs(best - number) ? each : best));
+    const span = calls.frames.get(frame);
+    model.showPast({ frame, ago: calls.latest - span.end, ops: calls.opsOf(frame) });
+    timeline.lookAt(span);
+  }
+  charts.point(model.past?.frame ?? null);
+  values.draw();
+  moment.refresh(performance.now());
+  offerPast();
+  countStates();
+  panel.refresh();
+  stale = true;
+  redraw();
+}
+
+/** Go back or forth by frames that are kept. */
+function stepPast(by) {
+  if (!isTimelineOpen()) return toggleTimeline();
+  const frames = calls.wholeFrames, at = model.past ? frames.indexOf(model.past.frame) : frames.length;
+  if (at + by >= frames.length) showPast(null);
+  else showPast(frames[Math.max(at + by, 0)] ?? null);
 }
 
 function point(px, py) {
@@ -408,6 +471,8 @@ attachKeys([
   ["J", "Select the card before", () => explorer.walk(-1)],
   ["k", "Colour by the next thing", () => colourBy(MODES[(MODES.indexOf(colouring.mode) + 1) % MODES.length])],
   ["t", "Show or hide the timeline", toggleTimeline],
+  [",", "Show the frame before; . the next one, and at last what is now", () => stepPast(-1)],
+  [".", "", () => stepPast(1)],
   [" ", "Where you may control: pause the graph, or resume", () => controlBar.toggle(), "Space"],
   ["n", "Where you may control: let the next frame of a paused graph start", () => controlBar.step()],
   ["x", "Where you may control: cancel frames", () => controlBar.askToCancel()],
@@ -434,11 +499,15 @@ byId("timeline-range").addEventListener("click", (event) => {
   event.currentTarget.setAttribute("aria-pressed", String(timeline.picks));
 });
 byId("timeline-toggle").addEventListener("click", toggleTimeline);
+byId("past").addEventListener("input", (event) => showPast(event.target.valueAsNumber));
+for (const id of ["now", "timeline-live"]) byId(id).addEventListener("click", () => showPast(null));
 byId("help-button").addEventListener("click", () => byId("help").showModal());
 byId("colour").append(...MODES.map((mode) => element("option", { value: mode }, mode)));
 byId("colour").addEventListener("change", (event) => colourBy(event.target.value));
 new ResizeObserver(() => {
+  const wasFitted = explorer.isFitted;
   drawing.resize();
+  if (wasFitted) explorer.fit();
   stale = true;
   paint(performance.now()); // at once, as a canvas of another size is black
 }).observe(byId("graph"));
@@ -457,6 +526,6 @@ legend();
 connection.open();
 
 window.actorflow = probe({
-  model, view, camera, calls, connection, drawing, explorer, colouring, controlBar, stages, timeline, tabs, values,
+  model, view, camera, calls, connection, drawing, explorer, colouring, controlBar, stages, timeline, tabs, values, moment,
   isBusy: () => held !== null || arranging.isBusy,
 });

@@ -13,6 +13,8 @@ const RATE_WINDOW_MS = 2500;
 const MAX_POINTS = 10000;
 const MAX_FAILURES = 50;
 const NO_FRAMES = { started: 0, finished: 0, failed: 0, cancelled: 0 };
+/** What is known of each op, but for its failed calls: the columns of a message. */
+const COLUMNS = ["calls", "meanUs", "lastUs", "p50Us", "p99Us", "maxUs", "state", "track"];
 /** Operations that several ranks compute together. */
 const COLLECTIVES = new Set(["AllReduce"]);
 
@@ -27,6 +29,10 @@ export class Model {
   notes = new Map();
   /** The latest message on memory, the loop and old frames. */
   vitals = null;
+  /** The frame of before whose states are shown, and how long before the latest call it ended; null for now. @type {{frame: number, ago: number} | null} */
+  past = null;
+  /** The states of now, meanwhile. */
+  #aside = null;
   #rate = [];
   #callsThen = { time: 0, calls: new Uint32Array(0) };
 
@@ -37,6 +43,7 @@ export class Model {
   /** Take another graph, of whose ops nothing is known yet; its parts become the model's own. */
   adopt(structure) {
     Object.assign(this, structure);
+    this.past = this.#aside = null;
     const { count, scopes } = structure;
     this.state = new Uint8Array(count);
     this.calls = new Uint32Array(count);
@@ -69,17 +76,47 @@ export class Model {
 
   /** Take the same graph with other parts folded; what is known of it stays. */
   refold(structure) {
-    const { calls, failed, meanUs, lastUs, p50Us, p99Us, maxUs, state, track, occupancy, load } = this;
+    const { occupancy, load } = this, states = this.#aside ?? this.#states();
     this.adopt(structure);
-    const index = [...this.kind.keys()].filter((i) => this.kind[i] === OP);
-    const pick = (column) => index.map((i) => column[i]);
-    const failing = index.filter((i) => failed[i]);
-    this.applyStates({
-      full: true, index, calls: pick(calls), meanUs: pick(meanUs), lastUs: pick(lastUs), p50Us: pick(p50Us), p99Us: pick(p99Us),
-      maxUs: pick(maxUs), state: pick(state), track: pick(track), failing, failed: failing.map((i) => failed[i]),
-    }, -Infinity);
+    this.#apply(states, -Infinity);
     this.occupancy = occupancy;
     this.load = load;
+  }
+
+  /** States of all ops, as a message has them. */
+  #states() {
+    const index = [...this.kind.keys()].filter((i) => this.kind[i] === OP);
+    const columns = COLUMNS.map((name) => [name, index.map((i) => this[name][i])]), failing = index.filter((i) => this.failed[i]);
+    return { full: true, index, ...Object.fromEntries(columns), failing, failed: failing.map((i) => this.failed[i]) };
+  }
+
+  /**
+   * Show a frame of before: what its calls left, in place of the states of now; null shows these again.
+   *
+   * @param {{frame: number, ago: number, ops: Map<number, {state: number, us: number}>} | null} past
+   */
+  showPast(past) {
+    if (!past && !this.past) return;
+    const now = (this.#aside ??= this.#states());
+    this.past = past;
+    if (!past) {
+      this.#aside = null;
+      return this.#apply(now, -Infinity);
+    }
+    const state = now.index.map((i, k) => past.ops.get(i)?.state ?? (STATES[now.state[k]] === "constant" ? now.state[k] : 0));
+    this.#apply({ ...now, state, lastUs: now.index.map((i) => past.ops.get(i)?.us ?? 0) }, -Infinity);
+  }
+
+  /** Keep what comes while a frame of before is shown: one state per op, however many messages that are. */
+  #keep({ index, failing, failed, ...columns }) {
+    const aside = this.#aside, rows = new Map(aside.index.map((i, row) => [i, row]));
+    const failures = new Map(aside.failing.map((i, k) => [i, aside.failed[k]]));
+    index.forEach((i, k) => {
+      for (const name of COLUMNS) aside[name][rows.get(i)] = columns[name][k];
+      failures.delete(i);
+    });
+    failing.forEach((i, k) => failures.set(i, failed[k]));
+    [aside.failing, aside.failed] = [[...failures.keys()], [...failures.values()]];
   }
 
   applyVitals(vitals) {
@@ -90,7 +127,12 @@ export class Model {
   #touched = new Uint32Array(0);
   #round = 0;
 
-  applyStates({ full, index, calls, meanUs, lastUs, p50Us, p99Us, maxUs, state, track, failing, failed }, now) {
+  applyStates(message, now) {
+    if (this.past) this.#keep(message);
+    else this.#apply(message, now);
+  }
+
+  #apply({ full, index, calls, meanUs, lastUs, p50Us, p99Us, maxUs, state, track, failing, failed }, now) {
     const round = ++this.#round, blobs = [];
     const { parent, of } = this.scopes, kinds = STATES.length;
     for (let k = 0; k < index.length; k++) {

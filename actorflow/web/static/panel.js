@@ -4,6 +4,7 @@ import { byId, element, setText } from "./dom.js";
 import * as format from "./format.js";
 import { STATES } from "./model.js";
 import { KIND_NAMES, OP, VARIABLE } from "./structure.js";
+import { withToken } from "./token.js";
 
 const MAX_NEIGHBOURS = 12, MAX_INSIDE = 6;
 
@@ -118,6 +119,7 @@ export class Panel {
     const place = node.rank ? `${node.rank}/${node.device}` : node.device;
     fact("Place", isOp ? `${place}, lane ${node.lane}` : place);
     if (isOp) fact("Ran on", "", "lane");
+    if (node.calls) fact("Calls graph", element("a", { href: withToken(node.calls.path) }, node.calls.graph));
     fact("Created at", element("code", {}, node.site));
     const notes = model.notes.get(node.id) ?? [];
     for (const note of notes) fact("Note", note);

@@ -3,7 +3,7 @@
 import { STATES } from "./model.js";
 
 /** @returns {object} `window.actorflow`: what the page knows and shows, read when it is asked for */
-export function probe({ model, view, camera, calls, connection, drawing, explorer, colouring, controlBar, stages, timeline, tabs, values, isBusy }) {
+export function probe({ model, view, camera, calls, connection, drawing, explorer, colouring, controlBar, stages, timeline, tabs, values, moment, isBusy }) {
   const nameOfCall = (i) => model.nodes[calls.node[i]]?.name;
   const flowsOf = () => {
     const flows = timeline.flows;
@@ -36,6 +36,10 @@ export function probe({ model, view, camera, calls, connection, drawing, explore
     get values() { return { allowed: values.isAllowed, sample: values.sample, bars: values.bars, layout: values.layout, norms: values.norms.latest }; },
     get tab() { return tabs.selected; },
     get load() { return model.load.map(([name, running, queued]) => ({ name, running: running.map((id) => model.nodes[model.indexById.get(id)]?.name), queued })); },
+    /** The frame of before that is shown, if one is; what is said of the moment; the frames that can be. */
+    get past() { return model.past?.frame ?? null; },
+    get moment() { return moment.text(performance.now()); },
+    get keptFrames() { return calls.wholeFrames; },
     get colour() { return colouring.mode; },
     get control() { return { allowed: controlBar.allowed, ...model.control }; },
     /** Names of what is drawn: nodes, and closed scopes with a "/" at the end. */

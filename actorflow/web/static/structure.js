@@ -18,8 +18,10 @@ export class Structure {
   indexById = new Map();
 
   /** @param {{name: string, revision: number, nodes: object[], edges: [number, number, number][]}} message */
-  constructor({ name = "", revision = -1, nodes = [], edges = [], folded = [] } = {}, isFolded = true) {
+  constructor({ name = "", revision = -1, nodes = [], edges = [], folded = [], others = false } = {}, isFolded = true) {
     this.name = name;
+    /** Whether pages of other graphs are served beside this one. */
+    this.hasOthers = others;
     this.revision = revision;
     this.nodes = nodes;
     this.count = nodes.length;

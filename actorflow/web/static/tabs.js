@@ -30,6 +30,8 @@ export class Tabs {
 
   show(name) {
     if (name === this.selected) return;
+    // On a phone the panel may change its place: what the reader has touched stays where it is.
+    const touched = byId("tabs").contains(document.activeElement) ? byId("tabs") : byId("stage"), { top } = touched.getBoundingClientRect();
     [this.#before, this.selected] = [this.selected, name];
     for (const [each, { button, section }] of this.#tabs) {
       const isShown = each === name;
@@ -38,6 +40,7 @@ export class Tabs {
       button.tabIndex = isShown ? 0 : -1;
     }
     this.changed(name);
+    scrollBy(0, touched.getBoundingClientRect().top - top);
   }
 
   /** Go back from a tab to the one before, if it is still the one that is shown. */

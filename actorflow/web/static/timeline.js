@@ -82,6 +82,14 @@ export class Timeline {
     this.span = Math.min(Math.max(seconds / (1 - MARGIN), 1e-4), MAX_SPAN_S);
   }
 
+  /** Bring a frame into view. */
+  lookAt({ start, end }) {
+    this.#stop();
+    this.span = Math.max(this.span, 1.2 * (end - start));
+    this.#right = (start + end + this.span) / 2;
+    this.on.changed();
+  }
+
   /** Show the time of a node's newest call; for -1 none. */
   select(node) {
     this.selected = node;

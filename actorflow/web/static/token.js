@@ -19,6 +19,11 @@ function take() {
 /** The token; null if there is none. */
 export const token = take();
 
+/** An address of another page of this server, which is to know the token, too. */
+export function withToken(path) {
+  return token === null ? path : `${path}?token=${encodeURIComponent(token)}`;
+}
+
 /** Headers that show it; a header's text is bytes. */
 export function shown() {
   return token === null ? {} : { Authorization: `Bearer ${String.fromCharCode(...new TextEncoder().encode(token))}` };

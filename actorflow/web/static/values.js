@@ -45,9 +45,15 @@ export class Values {
     this.#listen(byId("value-histogram"));
   }
 
-  /** The newest sample; null before the first. */
+  /** The newest sample, or that of the frame of before which is shown; null before the first. */
   get sample() {
-    return this.#samples.at(-1) ?? null;
+    return this.#shown.at(-1) ?? null;
+  }
+
+  /** Samples up to the frame that is shown. */
+  get #shown() {
+    const { past } = this.model;
+    return past ? this.#samples.filter(({ frame }) => frame <= past.frame) : this.#samples;
   }
 
   get isAllowed() {
@@ -84,6 +90,7 @@ export class Values {
   take(message) {
     if (message.type === "values") this.#offer = message;
     else if (message.type === "norms") this.norms.take(message);
+    else if (message.type === "kept" && message.id === this.#node) this.#samples = [...message.samples, ...this.#samples].slice(-MOST_SAMPLES);
     else if (message.id === this.#node) {
       this.#samples = [...this.#samples, message].slice(-MOST_SAMPLES);
       this.draw();
@@ -96,6 +103,7 @@ export class Values {
     clearTimeout(this.#later);
     const { sample } = this, left = this.calm.matches ? this.#drawnAt + CALM_MS - performance.now() : 0;
     if (left > 0) return void (this.#later = setTimeout(() => this.draw(), left));
+    if (!sample) byId("value").hidden = true;
     if (!sample || !this.#isShown || document.hidden) return;
     this.#drawnAt = performance.now();
     byId("value").hidden = false;
@@ -106,7 +114,7 @@ export class Values {
     byId("value-spread").hidden = !histogram;
     drawHistogram(byId("value-histogram"), histogram, theme, { isLog: byId("value-log").checked, pointed: this.#pointed });
     this.#sayBin();
-    drawHistory(byId("value-history"), this.#samples, MOST_SAMPLES, theme);
+    drawHistory(byId("value-history"), this.#shown, MOST_SAMPLES, theme);
     byId("value-look").hidden = !view;
     byId("value-picture").hidden = view?.kind !== "picture";
     byId("value-line").hidden = view?.kind !== "line";
@@ -153,7 +161,8 @@ export class Values {
     if (!offer.allowed) return "Values are for those who have the token: open the address that the server printed, with its token, in this tab.";
     if (offer.problem) return `Nothing can be shown: ${offer.problem}.`;
     if (this.#node < 0) return "Select a blob, a variable or an op in the graph.";
-    return this.sample ? "" : "It is shown with the next frame that has a value of it.";
+    if (this.sample) return "";
+    return this.model.past ? "Nothing was sampled of it up to this frame." : "It is shown with the next frame that has a value of it.";
   }
 
   #sayBin() {
