@@ -312,7 +312,7 @@ class RaceError(DeviceError):
 
 
 class FailedInput(Protocol):
-    """What an error says of an input: of an op, a blob."""
+    """Text of an error on an input: of an op, a blob."""
 
     name: str
     spec: Any
@@ -320,7 +320,7 @@ class FailedInput(Protocol):
 
 
 class FailedCall(Protocol):
-    """What an error says of a call that failed: of an op of a graph, or of an operation on arrays."""
+    """Description of a failed call: of an op of a graph, or of an operation on arrays."""
 
     name: str
     operation: Any
@@ -328,11 +328,11 @@ class FailedCall(Protocol):
 
     @property
     def inputs(self) -> Sequence[FailedInput]:
-        """What it read."""
+        """Inputs of the call."""
 
 
 class HeldValues(Protocol):
-    """What an error says of an array; see `actorflow.trace.values.ValueStatistics`."""
+    """Statistics of an array for an error; see `actorflow.trace.values.ValueStatistics`."""
 
     @property
     def nan(self) -> int:
@@ -470,7 +470,7 @@ class OpError(ActorflowError, RuntimeError):
 
 
 class NotFiniteResultError(FloatingPointError):
-    """What a look at the results of an op has found; becomes a `NotFiniteError`.
+    """Finding of a check of an op's results; becomes a `NotFiniteError`.
 
     Attributes:
         inputs: What the inputs hold, by the names of their blobs.
@@ -544,7 +544,7 @@ class RunCancelledError(ActorflowError, RuntimeError):
 
 
 class QueueFullError(ActorflowError, RuntimeError):
-    """So many rows wait for batched runs that a request was refused; a service answers it with status 503.
+    """Too many rows wait for batched runs, and a request was refused; a service answers it with status 503.
 
     Attributes:
         waiting_rows: Rows that wait.
@@ -575,7 +575,7 @@ class SessionClosedError(BatcherClosedError):
 
 
 class SessionsFullError(ActorflowError, RuntimeError):
-    """So many sessions are open that another one found no slot in time; a service answers it with status 503.
+    """Too many sessions are open, and another one found no slot in time; a service answers it with status 503.
 
     Attributes:
         sessions: Sessions that are open, as many as may be.

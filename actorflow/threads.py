@@ -34,7 +34,7 @@ _PATIENCE_S = 10.0
 
 
 class Simulation:
-    """What takes the place of threads while a program is simulated.
+    """Stand-in for threads while a program is simulated.
 
     Attributes:
         work: Called with a lane that is given work, which it is to do; None where threads do it.

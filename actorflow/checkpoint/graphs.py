@@ -77,7 +77,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 class Part(NamedTuple):
-    """What of a graph is saved."""
+    """The part of a graph that is saved."""
 
     root: Graph
     revision: int
@@ -90,7 +90,7 @@ class Part(NamedTuple):
 
     @property
     def variables(self) -> list[Variable]:
-        """Those whose values are on this rank."""
+        """Variables whose values are on this rank."""
         return [each for each in self.nodes if isinstance(each, Variable) and each.place.rank == self.rank]
 
 
@@ -156,7 +156,7 @@ def _part_of(graph: Graph, fetch: Fetch | Mapping[str, Any], inputs: Mapping[str
 
 
 def _scopes_of(nodes: Iterable[Node], scopes: Iterable[str]) -> tuple[str, ...]:
-    """Those of some scopes that nodes are in."""
+    """Scopes among some that have nodes."""
     wanted = {node.graph.name for node in nodes if node.graph.parent is not None}
     wanted |= {body.scope.name for op in nodes if isinstance(op, Op) for body in bodies_of(op)}
     wanted |= {name[:i] for name in wanted for i, sign in enumerate(name) if sign == "/"}

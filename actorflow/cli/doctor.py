@@ -1,4 +1,4 @@
-"""``actorflow doctor``: what this machine offers, and what to install for the rest."""
+"""``actorflow doctor``: features of this machine, and packages to install for the rest."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Check:
 
     name: str  # the thing
     status: Status  # ``ok``; ``missing``: can be added; ``broken``: there, but does not work
-    detail: str  # version, number, or what is wrong
+    detail: str  # version, number, or the problem
     needed: bool = False  # whether actorflow cannot do without it
-    advice: str = ""  # what to do about it; empty if nothing is
+    advice: str = ""  # remedy; empty if nothing is to be done
 
 
 def doctor(*, as_json: bool) -> int:
-    """Examine this machine and print what was found.
+    """Examine this machine and print the findings.
 
     Args:
         as_json: Print one JSON object instead of a table.
@@ -78,7 +78,7 @@ def examine() -> list[Check]:
 
 
 def _core() -> Check:
-    """Which form of the core runs, and what it costs."""
+    """Form of the core that runs, compiled or plain, and its cost."""
     if IS_COMPILED:
         return Check("core", "ok", "compiled: an op costs less than a call in a loop of Python")
     if os.environ.get("ACTORFLOW_CORE") == "0":

@@ -1,4 +1,4 @@
-"""``actorflow measure``: what rows cost a model by the size of a batch, and whether batching pays."""
+"""``actorflow measure``: cost of rows by the size of a batch, and whether batching pays."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Timing(NamedTuple):
     """Time of the fastest run.
 
     Attributes:
-        backend: What computes.
+        backend: Name of the backend.
         cores: Number of cores that it may use.
         rows: Number of rows.
         run_ns: Time of a run.
@@ -59,7 +59,7 @@ def measure(
     seconds: float = 1.0,
     as_json: bool = False,
 ) -> int:
-    """Print what rows cost by the size of a batch, where the time goes by operation, and what to serve the model with.
+    """Print the cost of rows by the size of a batch, the time by operation, and the options to serve the model with.
 
     The feeds are random numbers, and zeros where integers are wanted.
 
@@ -130,7 +130,7 @@ def _cores() -> int:
 
 @contextmanager
 def _on_cores(count: int) -> Iterator[None]:
-    """Have all threads, and those that they start, on some cores alone, where the system can do that."""
+    """Keep all threads, and threads that they start, on some cores alone, where the system can do that."""
     if count == _cores():
         yield
         return

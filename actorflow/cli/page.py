@@ -1,4 +1,4 @@
-"""The live page that commands serve beside what they do."""
+"""The live page that commands serve."""
 
 from __future__ import annotations
 

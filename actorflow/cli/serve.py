@@ -28,7 +28,7 @@ _CONNECTIONS = 1024
 
 
 class ServeOptions(NamedTuple):
-    """What the command was told."""
+    """Arguments of the command."""
 
     models: Sequence[str]
     host: str
@@ -36,7 +36,7 @@ class ServeOptions(NamedTuple):
     source: SourceOptions
     drain_s: float
     keep_alive_s: float
-    limits: Mapping[str, Any]  # those that are given
+    limits: Mapping[str, Any]  # limits that are given
     app: Mapping[str, Any]  # other arguments of `actorflow.serve.create_app`
 
 

@@ -1,4 +1,4 @@
-"""``actorflow show``: what a model is, without running it: its ops with their shapes, parameters and costs."""
+"""``actorflow show``: a model without running it: its ops with their shapes, parameters and costs."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ class Row(NamedTuple):
     shapes: str  # of its results
     parameters: Any  # elements of variables and constants that no row before has
     cost: Cost | None  # None where some operation does not say it
-    size_bytes: Any  # of what is read and written, parameters included
+    size_bytes: Any  # read and written, parameters included
 
     @property
     def numbers(self) -> tuple[Any, ...]:
-        """What the columns show; None where it is not known."""
+        """Numbers of the columns; None where unknown."""
         cost = self.cost
         return (self.parameters, cost and cost.multiply_adds, cost and cost.flops, self.size_bytes)
 
@@ -59,7 +59,7 @@ def show(
     port: int | None = None,
     as_json: bool = False,
 ) -> int:
-    """Print the ops of a model, and what they cost by their formulas; nothing is run.
+    """Print the ops of a model, and their costs by formula; nothing is run.
 
     Args:
         source: As for `open_model`.
@@ -165,7 +165,7 @@ def _summed(name: str, operation: str, rows: Iterable[Row]) -> Row:
 
 
 def _by_kind(rows: Sequence[Row]) -> list[Row]:
-    """The sum for each kind of operation, what computes most first."""
+    """The sum for each kind of operation, largest first."""
     kinds: dict[str, list[Row]] = {}
     for row in rows:
         kinds.setdefault(row.operation, []).append(row)

@@ -1374,7 +1374,7 @@ class Graph:
 
     @property
     def check_finite(self) -> options.FiniteCheck | None:
-        """What is looked for in the results of ops; None for nothing. Set it at any time: it is for frames that start.
+        """Check of the results of ops; None for no check. Set it at any time: it is for frames that start.
 
         It may be set to what `Graph` takes: a bool, or a `FiniteCheck`.
 
@@ -1403,7 +1403,7 @@ class Graph:
 
     @property
     def not_finite(self) -> NotFiniteError | None:
-        """What ``FiniteCheck(pause=True)`` has found first since the graph was last resumed; None for nothing.
+        """First finding of ``FiniteCheck(pause=True)`` since the graph was last resumed; None for none.
 
         Example:
             >>> graph = af.Graph("g", check_finite=af.FiniteCheck(pause=True))
@@ -1906,7 +1906,7 @@ def _checked_name(name: object, what: str) -> str:
 
 
 def targets_of(fetch: Fetch) -> tuple[Target, ...] | None:
-    """What is to be fetched as a tuple; None for the sinks."""
+    """Targets of a fetch as a tuple; None for the sinks."""
     if fetch is None:
         return None
     if type(fetch) is list or (isinstance(fetch, Iterable) and not isinstance(fetch, str)):

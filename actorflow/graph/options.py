@@ -144,7 +144,7 @@ def limits_of(memory_budget: int | None, max_plans: int | None) -> dict[str, Any
 
 
 def finite_check_of(check: object) -> FiniteCheck | None:
-    """What is looked for in results; None for nothing.
+    """Check of results; None for none.
 
     Raises:
         GraphError: if it is neither a bool nor a `FiniteCheck`.

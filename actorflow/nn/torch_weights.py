@@ -67,7 +67,7 @@ class _Need(NamedTuple):
 
 
 class _Recipe(NamedTuple):
-    """How the value of a variable is made."""
+    """Rule for the value of a variable."""
 
     needs: tuple[_Need, ...]
     make: Callable[..., Array]  # takes arrays of the needs' shapes
@@ -272,7 +272,7 @@ def _renamed(name: str, rename: Renaming | None) -> str | None:
 
 
 def _recipes(variables: Mapping[Variable, str]) -> dict[Variable, _Recipe]:
-    """How each variable is made, by the layer that it is of."""
+    """Rules for all variables, by the layers that own them."""
     places = _Places(variables)
     layers: dict[str, dict[str, Variable]] = {}
     for variable, name in variables.items():

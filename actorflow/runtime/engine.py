@@ -157,7 +157,7 @@ class Engine:
 
     @property
     def not_finite(self) -> NotFiniteError | None:
-        """What a check that pauses has found; see `Graph.not_finite`."""
+        """Finding of a check that pauses; see `Graph.not_finite`."""
         return self.resources.not_finite
 
     @property
@@ -181,7 +181,7 @@ class Engine:
         return plan
 
     def _asked(self, fetch: Fetch, axes: Mapping[str, int] | None) -> _Key:
-        """What a program is kept by that is asked for ahead of time, for lengths of open axes."""
+        """Cache key of a program compiled ahead of time, for lengths of open axes."""
         self._notice()
         targets = None if fetch is None else tuple(fetch)
         known, lengths = self._open_axes(targets) if self._is_open else None, None
@@ -213,7 +213,7 @@ class Engine:
         return self._known(key) or at_once(self._making(key))
 
     def _key(self, fetch: Fetch, feeds: Feeds, lengths: Lengths | None = None) -> _Key:
-        """What a program is kept by; at most ``max_plans`` are, until the graph changes.
+        """Cache key of a program; at most ``max_plans`` are kept, until the graph changes.
 
         Args:
             lengths: Those that the ranks have agreed on, if they had to.

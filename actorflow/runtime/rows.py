@@ -90,7 +90,7 @@ class Request:
 
 
 class Kept(NamedTuple):
-    """What sessions keep from step to step: a source, and the blob that gives its next value."""
+    """State that sessions keep from step to step: a source, and the blob that gives its next value."""
 
     source: Blob
     following: Blob
@@ -100,7 +100,7 @@ class Kept(NamedTuple):
 
 
 class Rows:
-    """What is computed by rows: a part of a graph whose sources and results all begin with one open axis.
+    """Computation by rows: a part of a graph whose sources and results all begin with one open axis.
 
     Args:
         engine: Runs the frames.

@@ -293,7 +293,7 @@ class Session:
         counters.steps += 1
 
     def statistics(self, now_s: float) -> SessionStatistics:
-        """What it does, by the loop's clock; for the batcher."""
+        """State by the loop's clock; for the batcher."""
         place = None if self._request is None else self._request.place
         if place is None or self._request is None:
             return SessionStatistics(self._number, self._steps, "idle", now_s - self._idle_since_s)
@@ -382,7 +382,7 @@ class Session:
 
 
 def _restored(rows: Rows, given: Mapping[str, Any] | None) -> list[npt.NDArray[Any]]:
-    """What a session begins with."""
+    """First state of a session."""
     if given is None:
         return [each.first for each in rows.kept]
     mapping("state", given)

@@ -169,7 +169,7 @@ class Taps:
         self.open = tuple([other for other in self.open if other is not tap])
 
     def due(self, number: int, now_s: float) -> tuple[Blob, ...]:
-        """What is to be kept of the frame of a number, in the order of the nodes."""
+        """Blobs to be kept of the frame of a number, in the order of the nodes."""
         wanted = {blob.id: blob for tap in self.open if tap.is_due(number, now_s) for blob in tap.blobs}
         return tuple([wanted[node_id] for node_id in sorted(wanted)])
 

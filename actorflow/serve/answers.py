@@ -20,5 +20,5 @@ def answer(content: Any, status: int = 200, headers: Mapping[str, str] | None = 
 
 
 def refused(status: int, text: str, headers: Mapping[str, str] | None = None) -> Refused:
-    """What ends a request with an error, to be raised."""
+    """Ends a request with an error response."""
     return Refused(answer({"error": visible(text, lines=True)}, status, headers))

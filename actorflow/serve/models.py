@@ -244,7 +244,7 @@ class Hosted:
         return None
 
     def described(self) -> dict[str, Any]:
-        """What the protocol calls the metadata of a model, but for its versions."""
+        """Metadata of a model in the protocol's form, but for its versions."""
         return {
             "platform": "actorflow_graph",
             "inputs": [tensor.described() for tensor in self.inputs.values()],
@@ -444,7 +444,7 @@ class Models:
         return Hosted(name, version, model, self._limits, **self._options)
 
     def sources(self, name: str) -> Mapping[str, Source]:
-        """What the versions of a model are opened from.
+        """Source of the versions of a model.
 
         Raises:
             Refused: with 404, if there is none.

@@ -30,7 +30,7 @@ _JPEG, _SCAN, _MOST_SCANS = b"\xff\xd8", b"\xff\xda", 128
 
 
 class Picture(NamedTuple):
-    """What a model takes as a picture.
+    """Form of the pictures that a model takes.
 
     Attributes:
         name: Name of its one input.

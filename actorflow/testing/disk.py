@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Chances(Protocol):
-    """What a simulation decides of a disk."""
+    """Decisions of a simulation on a disk."""
 
     def strikes(self, fault: str) -> bool:
         """Whether a fault strikes a step now: "is full", "lies" (what is flushed is not kept), "loses power"."""

@@ -118,7 +118,7 @@ def _op(graph: Graph, op: Op | str) -> Op:
 
 
 class _Planted:
-    """What a test has changed at an op until it is removed."""
+    """A change that a test has made at an op, until it is removed."""
 
     delay_s: float | None = None
 

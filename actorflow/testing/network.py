@@ -13,10 +13,10 @@ _HIGH_BYTES = 1 << 16
 
 
 class Chances(Protocol):
-    """What a simulation decides of connections."""
+    """Decisions of a simulation on connections."""
 
     def travels_s(self, what: str) -> float:
-        """How long bytes are on their way."""
+        """Seconds that bytes are on their way."""
 
     def cut(self, what: str, size_bytes: int) -> int:
         """After how many bytes the others come later; 0 for all at once."""

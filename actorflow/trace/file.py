@@ -1,4 +1,4 @@
-"""Reads trace files: the ones that graphs save, and as far as their events allow, those of other programs.
+"""Reads trace files: the ones that graphs save, and as far as their events allow, files of other programs.
 
 Source: "Trace Event Format", the Catapult project.
 """
@@ -28,7 +28,7 @@ _GZIP = b"\x1f\x8b"
 _WRONG = (AttributeError, TypeError, ValueError, OverflowError)
 #: Microseconds from the first time to the last, at most: 146 years, of which nanoseconds fit into 64 bits.
 _MOST_US = 2.0**62 / 1e3
-#: Begin and end in microseconds, track, node, frame, and what it has raised.
+#: Begin and end in microseconds, track, node, frame, error.
 _Row = tuple[float, float, int, int, int, str | None]
 
 
@@ -125,7 +125,7 @@ class _Spans:
         """Look at one event.
 
         Raises:
-            KeyError, AttributeError, TypeError, ValueError, OverflowError: if it lacks what an event of its kind has.
+            KeyError, AttributeError, TypeError, ValueError, OverflowError: if it lacks a field of its kind of event.
         """
         kind = event.get("ph")
         if event.get("cat") == "frame":  # ours: what else they say follows from their calls
@@ -155,10 +155,10 @@ class _Spans:
                 self._processes[event.get("pid")] = label
 
     def recording(self, about: Mapping[str, Any] | None) -> Recording:
-        """The calls found so far, with what a file of ours says besides.
+        """The calls found so far, with the names and lengths that our own files have.
 
         Raises:
-            AttributeError, TypeError, ValueError, OverflowError: if that is not what it should be.
+            AttributeError, TypeError, ValueError, OverflowError: if that has another form.
         """
         *columns, errors = zip(*sorted(self.rows, key=itemgetter(1)), strict=True)
         start_us, end_us, track, node, frame = map(np.array, columns)

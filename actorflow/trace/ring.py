@@ -21,7 +21,7 @@ _Ints = npt.NDArray[np.int64]
 
 _TRACK_SHIFT = 40  # a key's lower bits are the node's id
 _FAILED = 1 << 62  # and one of the upper ones says that the call has failed
-#: Failed calls of which a trace knows what they have raised.
+#: Failed calls whose errors a trace has.
 _MAX_ERRORS = 1024
 #: Frames of which a trace knows the lengths of open axes.
 _MAX_LENGTHS = 1024
@@ -30,7 +30,7 @@ _MAX_REQUESTS = 4096
 _FORGOTTEN = "failed; with what is not kept any more"
 #: Sampled values of which a trace has the statistics; each takes about 600 bytes.
 _MAX_VALUES = 8192
-#: Characters of what a call has raised.
+#: Most characters of an error.
 _MAX_TEXT = 200
 
 
@@ -51,7 +51,7 @@ class EndedRequest(NamedTuple):
 
 
 class RecordedValue(NamedTuple):
-    """What a value that a tap has sampled held, in numbers.
+    """Statistics of a value that a tap has sampled.
 
     Attributes:
         name: Name of the blob.
@@ -73,8 +73,8 @@ class Calls:
     Attributes:
         start_ns: When each began, on the clock of `clock_ns`.
         end_ns: When it ended.
-        track: Index in `Trace.tracks` of what it ran on.
-        node: `Node.id` of what it shows up as.
+        track: Index in `Trace.tracks`.
+        node: `Node.id` of the node that it is shown at.
         frame: Number of its frame; -1 if it belongs to none.
         lost: Number of calls before these that are not kept any more.
         errors: Errors of failed calls in brief, by their position in the arrays.
@@ -127,7 +127,7 @@ class Trace(core.Ring):
         capacity: Number of calls that it has room for, a power of two; each takes 32 bytes.
 
     Attributes:
-        tracks: Names of what calls run on: the loop, lanes.
+        tracks: Names of tracks: the loop, lanes.
         total: Calls since the start; the position behind the newest one.
         requests_total: Requests of batched runs that have ended since the start.
         origin_ns: When the trace was made, on the clock of its times.
@@ -183,11 +183,11 @@ class Trace(core.Ring):
 
     @property
     def position(self) -> tuple[int, int]:
-        """How many calls and requests have ended."""
+        """Numbers of calls and requests that have ended."""
         return self.total, self.requests_total
 
     def add_request(self, start_s: float, end_s: float, frames: Sequence[int], outcome: str) -> None:
-        """Enter a request of a batched run that has ended: what `EndedRequest` has, by `time.perf_counter`."""
+        """Enter a request of a batched run that has ended, with times of `time.perf_counter`; see `EndedRequest`."""
         self._requests.append((start_s, end_s, frames, outcome))
         self.requests_total += 1
 
@@ -198,12 +198,12 @@ class Trace(core.Ring):
         return [EndedRequest(int(start * 1e9), int(end * 1e9), frames, how) for start, end, frames, how in found]
 
     def add_value(self, value: RecordedValue) -> None:
-        """Enter what a tap has sampled."""
+        """Enter a sampled value."""
         self._values.append(value)
 
     @property
     def values(self) -> list[RecordedValue]:
-        """A copy of what taps have sampled: the newest 8,192."""
+        """A copy of the newest 8,192 sampled values."""
         return [*self._values]
 
     def since(self, position: int) -> Calls:
