@@ -169,7 +169,7 @@ _OPTIONS: dict[str, Any] = {
 
 
 class Part(NamedTuple):
-    """What of a graph is saved."""
+    """The part of a graph that is saved."""
 
     root: Graph
     revision: int
@@ -182,7 +182,7 @@ class Part(NamedTuple):
 
     @property
     def variables(self) -> list[Variable]:
-        """Those whose values are on this rank."""
+        """Variables whose values are on this rank."""
         return [each for each in self.nodes if isinstance(each, Variable) and each.place.rank == self.rank]
 
 

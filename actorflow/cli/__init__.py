@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code; for programs that call it, it installs no signal handler.
 
     Args:
-        argv: Arguments without the program's name; the default is those of the process.
+        argv: Arguments without the program's name; the default is the process's.
     Returns:
         0 if all went well, 1 after an error that was reported, 2 for wrong arguments, 130 after Ctrl-C.
     """

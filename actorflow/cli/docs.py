@@ -16,7 +16,7 @@ from actorflow.errors import ActorflowError, did_you_mean
 
 #: The package's folder.
 PACKAGE = Path(__file__).parents[1]
-#: Folders of pages, with what they are called, in the order of a reader.
+#: Folders of pages with their titles, in the order of a reader.
 ROOMS = {
     "start": "The path, step by step",
     "how-to": "How to",
@@ -24,7 +24,7 @@ ROOMS = {
     "coming-from": "Coming from",
     "reference": "Reference",
 }
-#: What only the site makes something of.
+#: Directives that only the site understands.
 _FOR_THE_SITE = re.compile(r"^```\{(?:toctree|operations|command-line)\}\n.*?^```\n?", re.MULTILINE | re.DOTALL)
 _PICTURE = re.compile(r"^!\[.*\]\(.*\)\n+", re.MULTILINE)
 #: A link to another page, by its path.
@@ -49,7 +49,7 @@ class Page(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Its Markdown for the terminal: without pictures and what else only the site shows, links by name."""
+        """Its Markdown for the terminal: without pictures and directives of the site, links by name."""
         text = self.path.read_text(encoding="utf-8")
         for left_out in (_FOR_THE_SITE, _COMMENT, _PICTURE):
             text = left_out.sub("", text)
@@ -57,7 +57,7 @@ class Page(NamedTuple):
 
 
 def pages() -> dict[str, Page]:
-    """All pages by name, in the order of the site: those of the installed package, or those beside it in a checkout."""
+    """All pages by name, in the order of the site: the installed package's, or the ones beside it in a checkout."""
     folder = PACKAGE / "docs"
     if not folder.is_dir():
         folder = PACKAGE.parent / "docs"

@@ -1,4 +1,4 @@
-"""``actorflow doctor``: what this machine offers, and what to install for the rest."""
+"""``actorflow doctor``: features of this machine, and packages to install for the rest."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Check:
 
     name: str  # the thing
     status: Status  # ``ok``; ``missing``: can be added; ``broken``: there, but does not work
-    detail: str  # version, number, or what is wrong
+    detail: str  # version, number, or the problem
     needed: bool = False  # whether actorflow cannot do without it
-    advice: str = ""  # what to do about it; empty if nothing is
+    advice: str = ""  # remedy; empty if nothing is to be done
 
 
 def doctor(*, as_json: bool) -> int:

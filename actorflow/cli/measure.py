@@ -1,4 +1,4 @@
-"""``actorflow measure``: what rows cost a model by the size of a batch, and whether batching pays."""
+"""``actorflow measure``: cost of rows by the size of a batch, and whether batching pays."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def measure(
     seconds: float = 1.0,
     as_json: bool = False,
 ) -> int:
-    """Print what rows cost by the size of a batch, where the time goes by operation, and what to serve the model with.
+    """Print the cost of rows by the size of a batch, the time by operation, and the options to serve the model with.
 
     The feeds are random numbers, and zeros where integers are wanted.
     """

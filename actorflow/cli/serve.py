@@ -27,7 +27,7 @@ _CONNECTIONS = 1024  # most connections that one process serves
 
 
 class ServeOptions(NamedTuple):
-    """What the command was told."""
+    """Arguments of the command."""
 
     models: Sequence[str]
     host: str
@@ -35,7 +35,7 @@ class ServeOptions(NamedTuple):
     source: SourceOptions
     drain_s: float
     keep_alive_s: float
-    limits: Mapping[str, Any]  # those that are given
+    limits: Mapping[str, Any]  # limits that are given
     app: Mapping[str, Any]  # other arguments of `actorflow.serve.create_app`
 
 

@@ -1,4 +1,4 @@
-"""``actorflow show``: what a model is, without running it: its ops with their shapes, parameters and costs."""
+"""``actorflow show``: a model without running it: its ops with their shapes, parameters and costs."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Row(NamedTuple):
     shapes: str  # of its results
     parameters: Any  # elements of variables and constants that no row before has
     cost: Cost | None  # None where some operation does not say it
-    size_bytes: Any  # of what is read and written, parameters included
+    size_bytes: Any  # read and written, parameters included
 
     @property
     def numbers(self) -> tuple[Any, ...]:
-        """What the columns show; None where it is not known."""
+        """Numbers of the columns; None where unknown."""
         cost = self.cost
         return (self.parameters, cost and cost.multiply_adds, cost and cost.flops, self.size_bytes)
 

@@ -17,7 +17,7 @@ from actorflow.runtime.model import Model
 
 
 class SourceOptions(NamedTuple):
-    """How models in files are opened.
+    """Options for opening models in files.
 
     Attributes:
         functions: Names of functions that files ``.af`` may have called, ``module:name``, as for `actorflow.load`.
@@ -66,11 +66,11 @@ def open_model(source: str, options: SourceOptions | None = None) -> Model:
     Args:
         source: A file ``.onnx`` or ``.af``, or ``module:attribute``, a model, a graph, or a function without arguments
             that returns one. Modules are looked for in the current directory, too.
-        options: For files; those of another kind do not matter.
+        options: For files; options of another kind do not matter.
     Raises:
         GraphError: if it names none.
         OSError: if a file cannot be read.
-        ...: what the module raises when it is imported, and what the function does.
+        ...: errors of the module's import, and of the function.
     """
     options = options or SourceOptions()
     kind = kind_of(source)

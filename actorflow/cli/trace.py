@@ -55,7 +55,7 @@ def show_trace(path: Path, *, frame: int | None = None, top: int = 20, as_json: 
 
 
 def _document(recording: Recording, analysis: Analysis) -> dict[str, object]:
-    """The analysis as it is, with names for what its tuples hold."""
+    """The analysis as it is, with names for the items of its tuples."""
     return {
         "graph": recording.graph,
         "started": recording.started_s,
@@ -147,7 +147,7 @@ def _path(analysis: Analysis, top: int) -> _Section:
 
 
 def _shortened(path: Sequence[PathCall], top: int) -> Iterator[PathCall | list[PathCall]]:
-    """The steps that took longest, wait included, in their order; those between two of them as one list."""
+    """The steps that took longest, wait included, in their order; the steps between two of them as one list."""
     longest = sorted(range(len(path)), key=lambda at: -(path[at].waited_ns + path[at].elapsed_ns))[:top]
     kept, others = set(longest), list[PathCall]()
     for at, step in enumerate(path):

@@ -32,7 +32,7 @@ _STYLES = {
 }
 #: Columns of figures, the ones first that are worth more where not all have room beside the names.
 _WORTH = ["total", "failed", "calls", "share", "mean", "p99", "p50"]
-#: Characters that names have at least, and what the longest state takes.
+#: Least characters of names, and characters of the longest state.
 _NAME_WIDTH, _STATE_WIDTH = 28, 10
 _SHOWN_FAILURES = 3
 _SHOWN_CURVES = 6
@@ -266,7 +266,7 @@ class _Screen:
             self._draw(picture, None)
 
     def lost(self, problem: str) -> None:
-        """Say that what is shown is of the past, and why."""
+        """Say that the picture is old, and why."""
         if self._picture is not None and self._picture.is_complete:
             self._draw(self._picture, problem)
 

@@ -90,7 +90,7 @@ def mean_of(name: str, value: npt.NDArray[Any], count: int | None, rows: int | N
 
 
 def rows_of(lengths: Mapping[str, int], axes: Collection[str]) -> int | None:
-    """How many rows the batches of a frame have along open axes; None if it has none of these."""
+    """Rows of a frame's batches along open axes; None if it has no such axis."""
     found = [lengths[axis] for axis in axes if axis in lengths]
     return sum(found) if found else None
 

@@ -65,7 +65,7 @@ class _Need(NamedTuple):
 
 
 class _Recipe(NamedTuple):
-    """How the value of a variable is made."""
+    """Rule for the value of a variable."""
 
     needs: tuple[_Need, ...]
     make: Callable[..., Array]  # takes arrays of the needs' shapes

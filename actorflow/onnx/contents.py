@@ -31,7 +31,7 @@ _Read = Callable[[Any, int], int]
 
 
 class Contents(NamedTuple):
-    """What a file has.
+    """Contents of a file.
 
     Attributes:
         model: The model.
@@ -43,7 +43,7 @@ class Contents(NamedTuple):
 
 
 def contents_of(path: str) -> Contents:
-    """What a file has, read once.
+    """Contents of a file, read once.
 
     Raises:
         OSError: if it cannot be read.

@@ -400,5 +400,5 @@ def axis_name(name: str) -> str:
 
 
 def listed(refused: Sequence[tuple[str, str, str]]) -> str:
-    """What was refused, a line for each node."""
+    """Refusals, a line for each node."""
     return "\n".join(f"  {operator} {name!r}: {why}" for operator, name, why in refused)

@@ -1,4 +1,4 @@
-"""What ONNX's Resize computes: the weights of elements along an axis, in all its modes."""
+"""ONNX's Resize: the weights of elements along an axis, in all its modes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Along(NamedTuple):
 
 
 def plan(settings: Mapping[str, Any], shape: tuple[int, ...], roi: Any, scales: Any, sizes: Any) -> list[Along]:
-    """What is to be done along each axis."""
+    """Work along each axis."""
     rank = len(shape)
     given = settings.get("axes")
     axes = list(range(rank)) if given is None else [axis % rank for axis in given]

@@ -40,7 +40,7 @@ def load_onnxruntime() -> Any:
 
 
 class Settings(NamedTuple):
-    """How users want ONNX Runtime to compute; None for what is usual here.
+    """Options of ONNX Runtime; None for this package's defaults.
 
     Attributes:
         providers: Execution providers, by preference, as ``onnxruntime.InferenceSession`` takes them.

@@ -1,4 +1,4 @@
-"""What each operation is in ONNX: one row, or one function, for each."""
+"""Operations in ONNX's terms: one row, or one function, for each."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ _EXTENSIONS = ["binary_tensor_data", "generate", "model_repository", "parameters
 
 
 class Service:
-    """All that the handlers of requests share.
+    """State that the handlers of requests share.
 
     Attributes:
         models: The models.

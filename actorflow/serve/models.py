@@ -444,7 +444,7 @@ class Models:
         return Hosted(name, version, model, self._limits, **self._options)
 
     def sources(self, name: str) -> Mapping[str, Source]:
-        """What the versions of a model are opened from.
+        """Source of the versions of a model.
 
         Raises:
             Refused: with 404, if there is none.

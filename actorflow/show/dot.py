@@ -14,7 +14,7 @@ from actorflow.plan.plan import Plan, PlannedOp, Slot
 from actorflow.show.tables import kernel_name, step_name, time_text
 from actorflow.trace.counters import OpProfile
 
-#: Colours of what took no time at all, and of what took most; red, green, blue.
+#: Colours of ops that took no time at all, and of the op that took most; red, green, blue.
 _COLD, _HOT = (255, 255, 255), (240, 90, 60)
 
 

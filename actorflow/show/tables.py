@@ -84,7 +84,7 @@ def _listed(names: Sequence[str], between: str) -> str:
 
 
 def step_name(op: PlannedOp) -> str:
-    """Name of a step of a plan: its op's, those of what it computes in one pass, or what the plan does to a blob."""
+    """Name of a step of a plan: its op's, the names of the ops in one pass, or the plan's own step for a blob."""
     if op.parts:
         return " + ".join(map(step_name, op.parts))
     if op.site is op.node:

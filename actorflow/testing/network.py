@@ -16,7 +16,7 @@ class Chances(Protocol):
     """The decisions of a simulation about connections."""
 
     def travels_s(self, what: str) -> float:
-        """How long bytes are on their way."""
+        """Seconds that bytes are on their way."""
 
     def cut(self, what: str, size_bytes: int) -> int:
         """After how many bytes the others come later; 0 for all at once."""

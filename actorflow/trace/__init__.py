@@ -1,1 +1,1 @@
-"""Records of what ran: calls in a ring, counters, recordings and their files, analysis, spans."""
+"""Records of runs: calls in a ring, counters, recordings and their files, analysis, spans."""

@@ -1,4 +1,4 @@
-"""Counters of batched runs: how full frames were, how long requests waited, and what became of them."""
+"""Counters of batched runs: rows per frame, times that requests waited, and their outcomes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from actorflow.errors import QueueFullError, RunTimeoutError
 
-#: Upper ends of the buckets of times in seconds: those of Prometheus's clients, and three below them.
+#: Upper ends of the buckets of times in seconds: Prometheus's, and three below them.
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class HistogramStatistics(NamedTuple):
-    """How often values fell between limits.
+    """Counts of values between limits.
 
     Attributes:
         limits: Upper ends of the buckets, which they contain; the last bucket has none.
@@ -64,7 +64,7 @@ class Histogram:
 
 
 class SessionStatistics(NamedTuple):
-    """What a session does at one moment.
+    """State of a session at one moment.
 
     Attributes:
         number: Number of the session, by the order of their opening.
@@ -86,7 +86,7 @@ class BatchStatistics(NamedTuple):
         waiting_rows: Rows whose frame has not started.
         queue_rows: Number of rows that may wait.
         in_flight: Frames that run now.
-        frames: Frames that have started, those that were run again for a failure among them.
+        frames: Frames that have started, repeated ones included.
         padded_rows: Rows that were added to fill frames up to a bucket.
         finished: Requests that got their result.
         failed: Requests that got an error, for their own rows or for their frame.
@@ -131,7 +131,7 @@ class BatchStatistics(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class BatchCounters:
-    """What a batcher counts; the attributes are those of `BatchStatistics`."""
+    """Counters of a batcher; `BatchStatistics` describes the attributes."""
 
     rows: Histogram
     frames: int = 0

@@ -39,7 +39,7 @@ class NodeNote(NamedTuple):
 
 
 class NotFiniteRecord(NamedTuple):
-    """What an op read, by the names of the blobs, that has made a NaN or an infinity of it, and what it made."""
+    """Statistics of the inputs, by the names of the blobs, and results of an op that made a NaN or an infinity."""
 
     inputs: Mapping[str, ValueStatistics]
     results: Sequence[ValueStatistics]
@@ -47,7 +47,7 @@ class NotFiniteRecord(NamedTuple):
 
 
 class FailureRecord(NamedTuple):
-    """A failed frame, for those who watch; ``op_id`` is None where no single op failed."""
+    """A failed frame, for the live page; ``op_id`` is None where no single op failed."""
 
     time_s: float
     frame: int
@@ -65,7 +65,7 @@ class SegmentProfile:
     """Calls of one segment, ops that are launched as one (``af.Graph(..., capture=True)``), by how they were launched.
 
     Calls that are neither captures nor replays were launched op by op, since their arrays were at new addresses. The
-    attributes are those of `actorflow.trace.statistics.SegmentStatistics`.
+    attributes are described in `actorflow.trace.statistics.SegmentStatistics`.
     """
 
     ops: tuple[str, ...]
@@ -77,10 +77,10 @@ class SegmentProfile:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class FrameCounts:
-    """Frames of one graph, by what became of them."""
+    """Numbers of a graph's frames by outcome."""
 
-    running: Collection[object]  # those in flight
-    apart: set[object] = field(default_factory=set)  # snapshots among them, which are not counted
+    running: Collection[object]  # frames in flight
+    apart: set[object] = field(default_factory=set)  # snapshots among these, which are not counted
     started: int = 0
     failed: int = 0
     cancelled: int = 0

@@ -1,4 +1,4 @@
-"""A trace to take away: calls with the names of what they were of, as a file for trace viewers and back.
+"""A trace to take away: calls with the names of their nodes, as a file for trace viewers and back.
 
 The file is one for Chrome's and Perfetto's viewers, gzipped if its name ends in ``.gz``. Source: "Trace Event Format",
 the Catapult project.
@@ -37,16 +37,16 @@ _ROWS = 256  # rows that are made numbers of Python at once
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class Recording(Calls):
-    """Calls with the names of what they were of; times begin when the graph was made.
+    """Calls with the names of their nodes; times begin when the graph was made.
 
     Attributes:
         graph: Name of the graph.
         names: Names of the nodes that calls were of; ``node`` is an index in it.
-        tracks: Names of what calls ran on: the loop, lanes, async functions, channels; ``track`` is an index in it.
+        tracks: Names of the tracks of calls: the loop, lanes, async functions, channels; ``track`` is an index in it.
         follows: For each node the indices of those whose calls in the same frame its own wait for; None if that is
             not known, as in other programs' files.
         started_s: Time 0 in Unix seconds, if that is known.
-        values: Statistics of what taps have sampled, in the order in which they did.
+        values: Statistics of sampled values, in the order of sampling.
     """
 
     graph: str
@@ -69,7 +69,7 @@ class Recording(Calls):
         return "".join(self.pieces())
 
     def pieces(self) -> Iterator[str]:
-        """The text of `to_json` in short pieces, for those who must not work on it for long at once."""
+        """The text of `to_json` in short pieces, for a loop that must not work on it for long at once."""
         about = {"graph": self.graph, "lost": self.lost, "started": self.started_s}
         yield f'{{"displayTimeUnit": "ns", "otherData": {{"actorflow": {json.dumps(about)[:-1]}'
         if self.follows is not None:

@@ -39,7 +39,7 @@ class EndedRequest(NamedTuple):
 
 
 class RecordedValue(NamedTuple):
-    """What a value that a tap has sampled held, in numbers.
+    """Statistics of a value that a tap has sampled.
 
     Attributes:
         figures: `actorflow.trace.values.ValueStatistics.figures`; those that are not finite are left out in a file.
@@ -58,8 +58,8 @@ class Calls:
     Attributes:
         start_ns: When each began, on the clock of `clock_ns`.
         end_ns: When it ended.
-        track: Index in `Trace.tracks` of what it ran on.
-        node: `Node.id` of what it shows up as.
+        track: Index in `Trace.tracks`.
+        node: `Node.id` of the node that it is shown at.
         frame: Number of its frame; -1 if it belongs to none.
         lost: Number of calls before these that are not kept any more.
         errors: Errors of failed calls in brief, by their position in the arrays.
@@ -163,7 +163,7 @@ class Trace(core.Ring):
 
     @property
     def position(self) -> tuple[int, int]:
-        """How many calls and requests have ended."""
+        """Numbers of calls and requests that have ended."""
         return self.total, self.requests_total
 
     def add_request(
@@ -180,12 +180,12 @@ class Trace(core.Ring):
         return [EndedRequest(int(start * 1e9), int(end * 1e9), frames, how) for start, end, frames, how in found]
 
     def add_value(self, value: RecordedValue) -> None:
-        """Enter what a tap has sampled."""
+        """Enter a sampled value."""
         self._values.append(value)
 
     @property
     def values(self) -> list[RecordedValue]:
-        """A copy of what taps have sampled: the newest 8,192."""
+        """A copy of the newest 8,192 sampled values."""
         return [*self._values]
 
     def since(self, position: int) -> Calls:

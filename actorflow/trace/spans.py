@@ -3,7 +3,7 @@
 Only this module imports OpenTelemetry, and only its API: without an SDK that the application sets up, spans are
 nothing. Calls are not touched: their spans are made when their frame has ended, from the times in the trace. Only those
 of async functions are there while they run, as what these functions do has spans below them. Failed calls say so by
-themselves, since a trace does not keep what they have raised.
+themselves, since a trace does not keep their errors.
 
 Source: the semantic conventions of OpenTelemetry (``code.*``, ``error.type``, ``exception`` events).
 """
@@ -64,7 +64,7 @@ class _OpActor(Protocol):
 
 
 def _harmless(method: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
-    """Keep what the application's samplers and span processors raise from frames, which would never end."""
+    """Keep errors of the application's samplers and span processors from frames, which would never end."""
 
     @wraps(method)
     def guarded(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:

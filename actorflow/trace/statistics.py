@@ -49,9 +49,9 @@ class SegmentStatistics(NamedTuple):
 
     Attributes:
         ops: Names of the ops.
-        calls: All calls; those that are neither captures nor replays were launched op by op.
+        calls: All calls; calls that are neither captures nor replays were launched op by op.
         captures: Calls that were captured, and replayed at once.
-        replays: Calls that launched what an earlier one had captured.
+        replays: Calls that launched the capture of an earlier one.
         refusal: Why the device cannot capture the segment; None if it can, as far as is known.
     """
 
@@ -84,8 +84,8 @@ class GraphStatistics:
 
     Attributes:
         frames: Numbers of frames.
-        calls: Number of calls that have ended, well or not; the newest are those of `Graph.recording`.
-        ops: Calls and times of what has been called, by name of the op; copies, conversions and sums have the name of
+        calls: Number of calls that have ended, well or not; `Graph.recording` has the newest.
+        ops: Calls and times by name of the op; copies, conversions and sums have the name of
             their blob.
         segments: Calls of ops that are launched as one.
         memory: Buffers by place, of the devices that the graph has opened.

@@ -1,4 +1,4 @@
-"""What an array holds, in a few numbers: for errors, for those who watch, and for traces."""
+"""Statistics of arrays: for errors, the live page, and traces."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHUNK = 1 << 14  # elements that are looked at together: they stay in a core's 
 
 
 class ValueStatistics(NamedTuple):
-    """What an array holds. Figures of complex numbers are those of their absolute values.
+    """Statistics of an array; of complex numbers, of their absolute values.
 
     Attributes:
         minimum, maximum, mean, std: Of the elements that are finite; NaN if there are none, or no numbers.
@@ -58,7 +58,7 @@ class ValueStatistics(NamedTuple):
 
 @np.errstate(all="ignore")
 def statistics_of(array: npt.NDArray[Any]) -> ValueStatistics:
-    """What an array holds, in one pass over its memory and without a copy of it."""
+    """Statistics of an array, in one pass over its memory and without a copy of it."""
     if not is_number(array.dtype):
         return ValueStatistics(array.shape, array.dtype)
     nan = infinite = count = 0
@@ -90,7 +90,7 @@ def statistics_of(array: npt.NDArray[Any]) -> ValueStatistics:
 
 
 class Histogram(NamedTuple):
-    """How many finite elements are in each of some intervals of equal width, as `numpy.histogram` has them."""
+    """Counts of finite elements in intervals of equal width, as `numpy.histogram` has them."""
 
     low: float
     high: float
@@ -99,7 +99,7 @@ class Histogram(NamedTuple):
 
 @np.errstate(all="ignore")
 def histogram_of(array: npt.NDArray[Any], statistics: ValueStatistics, bins: int) -> Histogram | None:
-    """How the finite elements are spread from the smallest to the largest; None if there are none, or it overflows.
+    """Histogram of the finite elements from the smallest to the largest; None if there are none, or it overflows.
 
     There is a single interval where the elements are too close to each other for so many.
     """
@@ -123,7 +123,7 @@ def histogram_of(array: npt.NDArray[Any], statistics: ValueStatistics, bins: int
 
 @np.errstate(all="ignore")
 def norm_of(array: npt.NDArray[Any], minus: npt.NDArray[Any] | None = None) -> float:
-    """Square root of the sum of the elements' squares, or of those of the difference from another array."""
+    """Euclidean norm of an array, or of its difference from another one."""
     flat, other = array.reshape(-1), None if minus is None else minus.reshape(-1)
     wide = np.complex128 if array.dtype.kind == "c" else np.float64
     total = 0.0
@@ -149,7 +149,7 @@ def is_finite(array: npt.NDArray[Any]) -> bool:
 
 
 def is_number(dtype: np.dtype[Any]) -> bool:
-    """Return whether elements are numbers, those of ``ml_dtypes`` among them."""
+    """Return whether elements are numbers, ``ml_dtypes``' included."""
     return dtype.kind in "biufc" or (dtype.kind == "V" and dtype.fields is None and dtype.type is not np.void)
 
 

@@ -107,7 +107,7 @@ class TokenCheck:
     server of the host, whatever its port, so it is not a token, and none can be found from it: it is good for looking,
     at this page alone. All else needs the token in a header, as the page's own script sends it.
 
-    The cookie keeps what other pages on the port have put there, as it is sent to all of them.
+    The cookie keeps the keys of other pages on the port, as it is sent to all of them.
 
     Args:
         needed: Whether a request without one is refused, too.

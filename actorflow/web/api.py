@@ -111,7 +111,7 @@ def _merged(families: Iterable[Family]) -> Iterable[Family]:
 
 
 class Family:
-    """Samples of one name, with what they mean."""
+    """Samples of one metric, with its description."""
 
     def __init__(self, kind: str, name: str, meaning: str, labels: Sequence[str], samples: Iterable[_Sample]) -> None:
         self.kind = kind
@@ -329,6 +329,6 @@ async def _health(stream: LiveStream, _: Request) -> Response:
 
 
 def frames(graph: Graph) -> dict[str, int]:
-    """Numbers of frames by what became of them."""
+    """Numbers of frames by outcome."""
     counts = graph.engine.frames
     return {name: getattr(counts, name) for name in ("started", "finished", "failed", "cancelled", "in_flight")}

@@ -1,4 +1,4 @@
-"""The live page as an ASGI application, and what handlers need: for FastAPI, Starlette, and any server of ASGI 3."""
+"""The live page as an ASGI application, and helpers for handlers: for FastAPI, Starlette, and any server of ASGI 3."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ async def unless_gone(request: _HasReceive, work: Awaitable[T]) -> T:
         request: The handler's, whose body has been read: as FastAPI has done for a handler that names what is in it.
         work: A coroutine or another awaitable, as of ``batcher.run(...)``.
     Returns:
-        What the work returns.
+        Result of the work.
     Raises:
-        HTTPException: Starlette's, of status 499, which nobody receives, if the client has gone; what the work raises.
+        HTTPException: Starlette's, of status 499, which nobody receives, if the client has gone; errors of the work.
     Cancellation: cancels the work.
 
     Example:

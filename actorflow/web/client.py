@@ -39,7 +39,7 @@ class Address(NamedTuple):
     """Address of a live page."""
 
     url: str  # of the page, with a slash at its end and without the token
-    token: str | None  # what it asks for; None if nothing is known
+    token: str | None  # None if it is not known
 
     @classmethod
     def parse(cls, text: str) -> Address:

@@ -33,7 +33,7 @@ _MAX_LISTED = 200
 
 
 class Saves(Protocol):
-    """Interface of what saves a checkpoint when asked; `actorflow.nn.Trainer` has it."""
+    """Interface of an object that saves a checkpoint when asked; `actorflow.nn.Trainer` has it."""
 
     async def save(self) -> Path:
         """Save one, and give its file."""
@@ -50,12 +50,12 @@ _Command = Callable[[_Arguments, str], Awaitable[tuple[str, dict[str, Any]]]]
 
 
 class Control:
-    """Carries out what a page, or another program, asks for, if it may ask.
+    """Carries out commands of a page, or of another program, that may give them.
 
     Args:
         stream: Of the graph; its clients are told of each command.
         guard: Knows the tokens; None if no client may control.
-        checkpoints: Where to save: a folder, `Checkpoints`, or what has a coroutine function ``save``, as
+        checkpoints: Where to save: a folder, `Checkpoints`, or an object with a coroutine function ``save``, as
             `actorflow.nn.Trainer` has; None for nowhere.
     Raises:
         MissingExtraError: if checkpoints need a package that is not installed.

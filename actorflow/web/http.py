@@ -34,7 +34,7 @@ TAKING_TIMEOUT_S = 30.0
 
 
 def to_json(content: object) -> str:
-    """JSON of what a program has set, where whole numbers may be NumPy's."""
+    """JSON of a program's values, whose whole numbers may be NumPy's."""
     return json.dumps(content, default=operator.index)
 
 
@@ -55,7 +55,7 @@ class Request:
     Attributes:
         path: Below the prefix that the page is mounted at, decoded: ``/static/main.js``; empty for the bare prefix.
         target: The last part of the whole path as it was sent, which a relative redirect begins with.
-        query_string: What stands behind the question mark, as it was sent.
+        query_string: Text behind the question mark, as it was sent.
         headers: Names in lower case and values, in the order of their arrival.
         port: That the connection arrived on; None where there is none, or the server does not say.
         peer: Address of the other side, for the log; empty where the server does not say.
@@ -120,7 +120,7 @@ class Response:
 
     status: int = 200  # HTTP's number
     chunks: Sequence[bytes | memoryview] = ()  # the content, in parts that are sent one after another
-    content_type: str = "text/plain; charset=utf-8"  # what it is
+    content_type: str = "text/plain; charset=utf-8"  # MIME type
     headers: Mapping[str, str] = field(default_factory=dict)  # others
 
     @property
@@ -164,7 +164,7 @@ class Socket(Protocol):
     """One client's WebSocket, accepted; a `ConnectionError` of a send says that the client has gone."""
 
     async def send_str(self, data: str, /) -> None:
-        """Send text; returns when the transport can take more, which is what holds a slow client's messages back."""
+        """Send text; returns when the transport can take more, which holds a slow client's messages back."""
 
     async def send_bytes(self, data: bytes, /) -> None:
         """Send binary data; returns when the transport can take more."""
@@ -186,7 +186,7 @@ _REST_S = 0.002
 class Writer:
     """Writes the long answers of a page: one at a time, and one for all who have asked before it was begun.
 
-    So clients cost the graph no more when they are many. What each gets was there when it asked, and later.
+    So clients cost the graph no more when they are many. Each answer is at least as new as its request.
     """
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ class Writer:
         """The answer, encoded in parts.
 
         Args:
-            begin: Called on the loop when its turn has come: takes what is to be answered, and gives it piece by piece;
+            begin: Called on the loop when its turn has come: takes values for the answer, and gives it in pieces;
                 each is made in a thread, and short.
         Raises:
             Refused: with 503, if the page is closed meanwhile.
@@ -216,7 +216,7 @@ class Writer:
         return task.result()
 
     async def aclose(self) -> None:
-        """End what is being written; idempotent. What is asked for later is written, in any loop."""
+        """End the answers under way; idempotent. Later requests are answered, in any loop."""
         tasks = [*self._tasks]
         self._ending.set()
         for task in tasks:
@@ -258,7 +258,7 @@ class Asset:
     """One file of the page."""
 
     body: bytes  # the content
-    content_type: str  # what it is
+    content_type: str  # MIME type
     etag: str  # of the content, in quotes
 
     async def answer(self, request: Request) -> Response:

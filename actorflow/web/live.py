@@ -1,6 +1,6 @@
 """The live state of a graph, sent to every browser: one ticker, no queues.
 
-The ticker runs only while clients are connected. What a tick changed is encoded once for all of them. A client whose
+The ticker runs only while clients are connected. Changes are encoded once per tick for all of them. A client whose
 send has not finished is left alone; when it has, it gets one delta from where it was to now, however many ticks that
 spans. So a slow client costs no memory and holds up none.
 """
@@ -41,14 +41,14 @@ _UNTOUCHED = encode_control(
 
 
 class Client:
-    """One connected browser and what it has been told.
+    """One connected browser and its position in the stream.
 
     Args:
         look: Takes its requests for values; returns whether they are any.
 
     Attributes:
         calls: Up to which position of the trace it has been told of calls and requests; None for nothing yet.
-        viewer: What it wants to see of values.
+        viewer: Its requests for values.
     """
 
     def __init__(self, socket: Socket, look: Callable[[Viewer, dict[str, Any]], bool] = lambda *_: False) -> None:
@@ -59,8 +59,8 @@ class Client:
         self.position: Position | None = None
         self.timeline = False  # whether it has asked for calls
         self.calls: tuple[int, int] | None = None
-        self.vitals: str | None = None  # what it is to be told next of how the process is
-        self.control = _UNTOUCHED  # what it has been told of who has paused the graph, and the like
+        self.vitals: str | None = None  # the next message on the state of the process
+        self.control = _UNTOUCHED  # the newest message on control that it has been sent
         self.viewer = Viewer(self.wake.set)
 
     def forget(self) -> None:
@@ -268,7 +268,7 @@ class LiveStream:
                 client.wake.set()
 
     def tell_command(self, command: dict[str, Any]) -> None:
-        """Tell the clients what a user has just done through the page: ``time``, ``by``, ``text``."""
+        """Tell the clients of a user's command through the page: ``time``, ``by``, ``text``."""
         self._command = command
         if self.clients:
             self.tick()
@@ -301,7 +301,7 @@ class LiveStream:
         return max(self.interval_s, min(took_s / _MAX_SHARE, _MAX_PAUSE_S))
 
     def _tick_or_report(self) -> None:
-        """Tick, and log a failure, which would go unnoticed: what cannot be told now may be told by the next one."""
+        """Tick, and log a failure, which would go unnoticed; the next tick tries again."""
         try:
             self.tick()
             self._is_failing = False

@@ -37,7 +37,7 @@ class PageOptions(TypedDict, total=False):
         max_clients: How many browsers may be connected at a time; 32 unless said otherwise.
         frame_ancestors: Origins whose pages may show this one inside a frame, as a notebook does:
             ``["http://localhost:8888"]``; a port may be ``*``. None may unless said otherwise.
-        control: Whether the page can pause and cancel, and what else `actorflow.web.control` does; it then needs a
+        control: Whether the page can pause, cancel and give other commands of `actorflow.web.control`; it then needs a
             token, as nobody but you may do that; each command must show it as ``Authorization: Bearer``, as the page
             does in a tab that was opened by an address with ``?token=``.
         control_token: Requests that show this one, in the way of ``token``, may look and control; those with
@@ -64,7 +64,7 @@ class PageOptions(TypedDict, total=False):
 
 
 class Guarded:
-    """Answers at paths, for those who may ask."""
+    """Base of pages: checks who may ask, and answers at paths."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Page(Guarded):
 
     Args:
         graph: The graph; of a sub-graph the whole root is shown.
-        own_names: Names besides those of the loopback that are known at the port that a request arrived on.
+        own_names: Names besides the loopback's that are known at the port that a request arrived on.
         paths: Where the pages of graphs are that are served beside this one, by the graph.
     Raises:
         ValueError: if a token is empty or both are the same, a host or a frame ancestor is none, ``max_clients`` is
@@ -238,7 +238,7 @@ class Pages(Guarded):
         return Response.of_json(to_json({"graphs": [self._said(*each) for each in self._names.items()]}))
 
     def _said(self, graph: Graph, name: str) -> dict[str, Any]:
-        """How a graph is, and which others it calls."""
+        """State of a graph for the list, and its calls of others."""
         profile = graph.engine.profile
         calls = [
             {"op": op.name, "path": self._names[called], "calls": profile[op.id].calls if op.id in profile else 0}
@@ -252,7 +252,7 @@ class Pages(Guarded):
 def page_of(
     graphs: Graph | Iterable[Graph], own_names: Iterable[str] = (), **options: Unpack[PageOptions]
 ) -> Page | Pages:
-    """The page of a graph, or those of several."""
+    """The page of a graph, or the pages of several."""
     if isinstance(graphs, Graph):
         return Page(graphs, own_names=own_names, **options)
     return Pages(graphs, own_names=own_names, **options)

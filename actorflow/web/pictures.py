@@ -1,4 +1,4 @@
-"""Small views of values for the page: pictures of what may be images, rows of matrices, lines of vectors."""
+"""Small views of values for the page: pictures of possible images, rows of matrices, lines of vectors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Array = npt.NDArray[Any]
 BINS = 64
 #: Longest side of a picture in elements.
 _SIDE = 64
-#: How many images there are; of those that have many channels how many, and how many of the channels.
+#: Images shown; of images with many channels, how many images and channels.
 _IMAGES, _DEEP_IMAGES, _CHANNELS = 12, 4, 6
 #: Rows and columns of a matrix.
 _ROWS, _COLUMNS = 64, 256
@@ -27,10 +27,10 @@ _COLOURS = 3
 
 
 def described(array: _Array, statistics: ValueStatistics, is_kernel: bool) -> dict[str, Any]:
-    """What a page is told of a value: shape, dtype, statistics, histogram, and a picture or a line of it.
+    """Description of a value for the page: shape, dtype, statistics, histogram, and a picture or a line of it.
 
     Args:
-        statistics: Those of the array.
+        statistics: The array's.
         is_kernel: Whether it has a kernel of images: shape (height, width, inputs, outputs).
     """
     histogram = histogram_of(array, statistics, BINS) if is_number(array.dtype) else None

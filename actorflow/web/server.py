@@ -30,7 +30,7 @@ class NotebookFrame:
     """An object that a notebook shows as a page."""
 
     url: str  # address of the page
-    title: str  # what is shown there
+    title: str  # name of the graph
     height: int = 600  # of the frame in pixels; 0 for a link alone
     hint: str = ""  # how to do better
 
@@ -343,7 +343,7 @@ class Serving:
 def serve(
     graph: Graph | Iterable[Graph], host: str = "127.0.0.1", port: int = 8080, **options: Unpack[PageOptions]
 ) -> Serving:
-    """Serve a graph's live page from the running loop, or those of several graphs.
+    """Serve a graph's live page from the running loop, or the pages of several graphs.
 
     In a notebook, ``view = await af.web.serve(graph).start()`` serves it until ``await view.aclose()``.
 
@@ -427,7 +427,7 @@ class Log(logging.LoggerAdapter[logging.Logger]):
             super().exception(msg, *args, exc_info=exc_info, **options)
 
     def debug(self, msg: object, *args: object, exc_info: Any = None, **options: Any) -> None:
-        """Log what aiohttp takes for less: a first request without a known method."""
+        """Log requests without a known method, which aiohttp only mentions."""
         if exc_info is None:
             super().debug(msg, *args, **options)
         else:

@@ -42,8 +42,8 @@ class Latencies:
         row_of: Row of each op by `Node.id`, -1 for other nodes.
 
     Attributes:
-        track_of: Index in `Trace.tracks` of what the latest call of each row ran on; 255 if that is not known.
-        longest_us: Longest call of each row among those that were looked at; 0 before the first.
+        track_of: Index in `Trace.tracks` of the track of each row's latest call; 255 if unknown.
+        longest_us: Longest call of each row that was looked at; 0 before the first.
     """
 
     def __init__(self, trace: Trace, row_of: _Ints) -> None:
@@ -122,7 +122,7 @@ _MAX_ESTIMATES = 256
 
 
 class Tail(Generic[_T]):
-    """Counts what is appended to a bounded deque, so that every reader can have its own place in it."""
+    """Counts items appended to a bounded deque, so that every reader can have its own place in it."""
 
     def __init__(self, items: deque[_T]) -> None:
         self.items = items
@@ -190,7 +190,7 @@ class Telemetry:
         self._states_seq = self._status_seq = self.seq
 
     def advance(self) -> bool:
-        """Take in what happened since the last call; returns whether anything did, and `seq` moved."""
+        """Take in all changes since the last call; returns whether anything did, and `seq` moved."""
         seq = self.seq + 1
         rows, estimated = self._dirty_rows(), self._estimate()
         if len(rows):
@@ -222,7 +222,7 @@ class Telemetry:
         return Position(self._states_seq, self._status_seq, curves, self._failures.total, self._notes.total)
 
     def encode(self, since: Position | None) -> list[str | bytes]:
-        """Encode what brings a client from ``since`` to now: deltas, or for None the whole state."""
+        """Encode the changes from ``since`` to now: deltas, or for None the whole state."""
         messages: list[str | bytes] = []
         full, time_s = since is None, time.time()
         told = since or Position(0, 0, {}, 0, 0)
@@ -326,7 +326,7 @@ class Telemetry:
         return self._failures.advance() or changed
 
     def _now_numbers(self) -> dict[str, Any]:
-        """What is the case at this moment, and told anew with each status."""
+        """Values sent with every status message."""
         engine = self.engine
         tracks = [[name, load.running, load.queued] for name, load in self._under_way.tracks.items()]
         return {

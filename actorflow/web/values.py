@@ -1,8 +1,8 @@
-"""Values of a running graph on the page: samples for those who may see them, while they look.
+"""Values of a running graph on the page: samples for permitted viewers, while they look.
 
-Values are what a program keeps to itself, so nothing is sampled unless the application offers it, and a client has
+Values are private, so nothing is sampled unless the application offers it, and a client has
 asked for it and shown the token, where there is one. A cookie is not enough, as for control. All clients together have
-at most ten frames a second sampled. A client gets the newest of what was found when it has taken what there was before,
+at most ten frames a second sampled. A client gets the newest sample when it has taken the one before,
 so nothing piles up for a slow one.
 """
 
@@ -52,7 +52,7 @@ _SHARE = 0.1
 
 
 class Viewer:
-    """What one client wants to see, and what it has not been told yet: the newest message of each type."""
+    """Request of one client, and the newest message of each type that it has not been sent."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake  # called when there is news
@@ -145,7 +145,7 @@ class Values:
             self._refresh()
 
     def take(self, viewer: Viewer) -> list[str]:
-        """What a client is to be told."""
+        """Messages for a client, each once."""
         news = [*viewer.news.values()]
         viewer.news.clear()
         self._taken.set()
@@ -244,7 +244,7 @@ class Values:
                 viewer.tell("norms", message)
 
     async def _rest(self, spent_s: float, viewers: Callable[[], list[Viewer]], kind: str) -> None:
-        """Wait for as long as describing must not go on, and until one of those who look has taken what there is."""
+        """Wait for as long as describing must not go on, and until a viewer has taken the last sample."""
         await asyncio.sleep(spent_s / _SHARE)
         while all(kind in viewer.news for viewer in viewers()):
             self._taken.clear()
@@ -288,7 +288,7 @@ def _kernels_of(nodes: Sequence[Node]) -> frozenset[tuple[int, ...]]:
 
 
 def _layers_of(nodes: Sequence[Node]) -> tuple[list[Layer], int]:
-    """The variables that ops write, those with gradients alone if any has one; and how many more there are."""
+    """Variables that ops write, only the ones with gradients if there are any; and the number left out."""
     found = []
     for node in nodes:
         if isinstance(node, Variable) and node.producers and not node.is_state and not node.spec.is_object:
@@ -319,7 +319,7 @@ def _described(
 
 
 def _norms(layers: Sequence[Layer], left_out: int, pair: Sequence[Result]) -> tuple[float, str]:
-    """Norms of weights, gradients and updates: of what two frames in a row have read of each variable."""
+    """Norms of weights, gradients and updates, from the values of each variable in two frames in a row."""
     began, (first, second) = thread_time(), pair
     told = []
     for variable, gradient in layers:

@@ -1,4 +1,4 @@
-"""State of the process: memory, lateness of the loop, how full everything is, and what old frames wait for."""
+"""State of the process: memory, lateness of the loop, fullness, and reasons why old frames wait."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def pipelines(graph: Graph) -> list[dict[str, Any]]:
 
 
 def _behind(stages: list[Stage]) -> list[list[int]]:
-    """For each stage the numbers of those that it takes its items from."""
+    """For each stage, the numbers of the stages before it."""
     numbers = {stage: number for number, stage in enumerate(stages)}
 
     def sources(stage: Stage) -> list[int]:
@@ -85,7 +85,7 @@ def _ids(graph: Graph, blobs: Iterable[Blob | str]) -> list[int]:
 
 
 def batches(engine: Engine) -> list[dict[str, Any]]:
-    """One entry for each open batcher: its queue, what became of requests, and histograms; times in seconds."""
+    """One entry for each open batcher: its queue, outcomes of requests, and histograms; times in seconds."""
     return [
         {"number": number, **_plain(batcher.statistics()._asdict())}
         for number, batcher in sorted(engine.batchers.items())
@@ -174,7 +174,7 @@ def streams(engine: Engine) -> list[dict[str, int]]:
 
 
 class Occupancy:
-    """Counts, when asked, what the frames in flight hold; nothing is counted while they run."""
+    """Counts the values that frames in flight hold, only when asked."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -197,7 +197,7 @@ class Occupancy:
     def _channels(self, frames: Iterable[Frame]) -> list[list[int]]:
         """Blob, sender, receiver; in how many frames its message is not taken, and in how many it is awaited.
 
-        Each end counts for itself: this rank's here, those of the others as they were reported last.
+        Each end counts for itself: this rank's here, other ranks' as they were reported last.
         """
         ends = {rank: [*messages] for rank, messages in self._elsewhere().items()}
         own = messages_under_way(frames)
@@ -246,7 +246,7 @@ def idle(engine: Engine) -> dict[str, Any] | None:
 
 
 class Vitals:
-    """Keeps what must be seen over time."""
+    """Measures that need a history: lateness, frames that stand still."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

@@ -2,8 +2,8 @@
 
 From the server, in the order of a snapshot:
 
-- ``graph`` (text, `capture`): name, revision, nodes, edges, and what is made for which; the page itself places them.
-- states (binary, `encode_states`): all ops (a full message) or those that changed (a delta).
+- ``graph`` (text, `capture`): name, revision, nodes, edges, and the op that each is made for; the page places them.
+- states (binary, `encode_states`): all ops (a full message) or the changed ones (a delta).
 - ``status`` (text, `encode_status`): frames, what is under way, curves, failures, notes; all of them (full) or what is
   new. Behind states there is always one, of the same moment.
 - ``control`` (text, `encode_control`): who has paused the graph, how many frames of its streams may overlap, and what
@@ -120,7 +120,7 @@ def encode_states(
     """A binary message; see the module's description.
 
     Args:
-        failed: Of those of them of which calls have failed: index among the graph's nodes, number of failed calls;
+        failed: Ops with failed calls: index among the graph's nodes, number of failed calls;
             shape (2, ops). They are few, as a rule, so this is not a column of the states.
         base: First sequence number that it applies to.
     """
@@ -203,7 +203,7 @@ def encode_status(
         now: What replaces what the client has: ``frames``, counts since the graph's engine was made, and what is under
             way, ``tracks``, ``functions``, ``streams``.
         curves: (frame, value) points to append, by name; a value that is not finite becomes null, as JSON has none.
-        notes: What to append to what is said of nodes.
+        notes: Texts to append to the notes of nodes.
         base: First sequence number that it applies to.
         full: Whether points, failures and notes replace what the client has.
     """
@@ -239,7 +239,7 @@ def _failure(failure: FailureRecord) -> dict[str, Any]:
 
 
 def _held(values: ValueStatistics) -> dict[str, Any]:
-    """What an array held; a figure of elements that are finite is null where there are none."""
+    """Statistics of an array; figures of finite elements are null where there are none."""
     figures = {name: finite(getattr(values, name)) for name in ("minimum", "maximum", "mean", "std")}
     return {
         "shape": values.shape,
@@ -277,7 +277,7 @@ class EncodedGraph(NamedTuple):
 
 
 def capture(name: str, revision: int, nodes: Sequence[Node], paths: Mapping[Graph, str] | None = None) -> EncodedGraph:
-    """Describe a graph; safe in a thread, as it reads only what is replaced and never changed.
+    """Describe a graph; safe in a thread, as it reads only objects that are replaced, never changed.
 
     Args:
         revision: The graph's revision when ``nodes`` was taken.
@@ -312,7 +312,7 @@ def capture(name: str, revision: int, nodes: Sequence[Node], paths: Mapping[Grap
 
 
 def _made_for(node: Node) -> list[tuple[Node, bool]]:
-    """What a node is a part of, `Op.of`, and whether it is an update of that; nothing for other nodes."""
+    """The node that a node is made for (`Op.of`), and whether it is its update; empty for other nodes."""
     if isinstance(node, Op):
         return [] if node.of is None else [(node.of, any(isinstance(blob, Variable) for blob in node.outputs))]
     assert isinstance(node, Blob)
@@ -359,7 +359,7 @@ def _describe(node: Node, paths: Mapping[Graph, str]) -> dict[str, Any]:
 
 
 def _flops(op: Op) -> int | str | None:
-    """What an op computes in a frame, a formula if it depends on open axes; None if nobody knows."""
+    """FLOPs of an op per frame, a formula if they depend on open axes; None if unknown."""
     cost = op.operation.cost([x.spec for x in op.inputs], [y.spec for y in op.outputs]) if op.outputs else None
     return None if cost is None else _said(cost.flops)
 

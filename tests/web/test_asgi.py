@@ -186,7 +186,7 @@ class Counting:
         self.sent = 0
         self.begun = asyncio.Event()
 
-    async def attend(self, socket: Any) -> None:
+    async def attend(self, socket: Any, _: object) -> None:
         self.begun.set()
         for _ in range(self.messages):
             await socket.send_bytes(b"\0" * 1_000_000)

@@ -51,7 +51,7 @@ class _Page:
         self.entries: list[Entry] = []
 
     def ended(self) -> list[_Ended]:
-        """Those that have ended, in order."""
+        """Requests that have ended, in order."""
         if len(self.requests) > _FEW:
             return self._ended_of_many()
         found: list[_Ended] = []
