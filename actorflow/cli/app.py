@@ -169,6 +169,13 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
         metavar="HOST",
         help="further name of this machine that clients may ask for, as behind a proxy; again for each",
     )
+    parser.add_argument(
+        "--allowed-origin",
+        action="append",
+        default=[],
+        metavar="ORIGIN",
+        help="origin whose pages may ask from a browser, as https://app.example.com, or * with a token; again for each",
+    )
     _add_source(
         parser,
         "axis of an input, of all files .onnx: INPUT:POSITION=NAME opens one that the file fixes, as images:0=batch; "
@@ -284,6 +291,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             app={
                 "token": arguments.token or os.environ.get("ACTORFLOW_TOKEN"),
                 "allowed_hosts": arguments.allowed_host,
+                "allowed_origins": arguments.allowed_origin,
                 "page": arguments.page,
                 "values": arguments.values,
                 "max_rows": arguments.max_rows,
