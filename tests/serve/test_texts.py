@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import actorflow as af
@@ -98,3 +99,15 @@ async def test_events_of_texts() -> None:
         answer = await served.ask("/v2/models/model/generate", json.dumps({"text": "hey"}).encode())
         assert answer.json["upper"] == "HEY"
         assert (await served.ask("/v2/models/model/generate", b'{"text": 5}')).status == 400
+
+
+async def test_a_file_that_onnxruntime_computes() -> None:
+    text, twice = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.STRING, ["n"]) for name in ("text", "twice")
+    ]
+    node = onnx.helper.make_node("StringConcat", ["text", "text"], ["twice"])
+    graph, opsets = onnx.helper.make_graph([node], "g", [text], [twice]), [onnx.helper.make_opsetid("", 20)]
+    made = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    async with serve({"model": af.onnx.load(made, backend="onnxruntime")}) as served:
+        (output,) = (await served.infer("model", asked(["a", "b"], [2]))).json["outputs"]
+    assert output == {"name": "twice", "datatype": "BYTES", "shape": [2], "data": ["aa", "bb"]}
