@@ -125,10 +125,6 @@ def _drawn_clip(d: Draws) -> Call:
     return d(d.array(REAL, small=True), min=d.among(None, 0, 1), max=d.among(None, 1, 2))
 
 
-def _clip(xp: Any, x: Any, **bounds: Any) -> Any:
-    return xp.clip(x, bounds.get("min"), bounds.get("max"))  # by place: NumPy 2.0 has other names
-
-
 def _drawn_clip_by_arrays(d: Draws) -> Call:
     x, one = d.pair(REAL, mixed=False)
     other = d.elements(x.dtype, d.one((one.shape, x.shape)), False)
@@ -154,7 +150,7 @@ ROWS = [
     function("where", _drawn_where, _where, without={"torch": "it does not mix real and complex numbers"}),
     function("where of a comparison", lambda d: d(*d.pair(FLOATS)), lambda xp, x, y: xp.where(x > y, x * y, y)),
     function("where of bool", lambda d: d(*d.pair(BOOL)), lambda xp, x, y: xp.where(x, y, x)),
-    function("clip", _drawn_clip, _clip),
+    function("clip", _drawn_clip),
     function("clip by arrays", _drawn_clip_by_arrays, lambda xp, x, low, high: xp.clip(x, low, high)),
     function("astype", _drawn_astype, _astype),
     function("asarray", _drawn_asarray, _asarray, differentiable=False),
