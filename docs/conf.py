@@ -64,7 +64,7 @@ napoleon_custom_sections = [("Class attributes", "Attributes")]
 
 html_theme = "furo"
 pygments_dark_style = "github-dark"
-html_title = "actorflow"
+html_title = f"actorflow {version}"
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False

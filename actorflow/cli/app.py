@@ -181,6 +181,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--token", help="what clients must show (default: $ACTORFLOW_TOKEN, which others cannot see)")
     text = "further name of this machine that clients may ask for, as behind a proxy; again for each"
     _several(parser, "--allowed-host HOST", str, text)
+    text = "origin whose pages may ask from a browser, as https://app.example.com, or * with a token; again for each"
+    _several(parser, "--allowed-origin ORIGIN", str, text)
     _add_source(
         parser,
         "axis of an input, of all files .onnx: INPUT:POSITION=NAME opens one that the file fixes, as images:0=batch; "
@@ -238,6 +240,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             app={
                 "token": arguments.token or os.environ.get("ACTORFLOW_TOKEN"),
                 "allowed_hosts": arguments.allowed_host,
+                "allowed_origins": arguments.allowed_origin,
                 **{name: given[name] for name in as_they_are},
                 **{name: dict(given[name]) for name in ("state", "fixed", "feedback")},
             },

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import math
+import re
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
@@ -79,7 +80,13 @@ class Service:
     """
 
     def __init__(
-        self, models: Models, limits: Limits, token: str | None, allowed_hosts: Iterable[str], own_names: Iterable[str]
+        self,
+        models: Models,
+        limits: Limits,
+        token: str | None,
+        allowed_hosts: Iterable[str],
+        own_names: Iterable[str],
+        allowed_origins: Iterable[str],
     ) -> None:
         self.models = models
         self.limits = limits
@@ -89,6 +96,7 @@ class Service:
         self.warming: asyncio.Task[None]
         self._tokens = None if token is None else TokenCheck(token)
         self._host_problem = lru_cache(256)(HostCheck(allowed_hosts, own_names).problem)
+        self._origins = _checked_origins(allowed_origins, self.needs_token)
         self._account = Account(limits.pending_bytes)
         self._writer = Writer()
         self.sockets: dict[web.WebSocketResponse, Hosted] = {}
@@ -118,6 +126,8 @@ class Service:
             web.post("/v2/repository/models/{name}/load", self._guarded(partial(self._change, load=True))),
             web.post("/v2/repository/models/{name}/unload", self._guarded(partial(self._change, load=False))),
         ]
+        if self._origins:
+            found += [web.options(path, self._open(self._preflight)) for path in {route.path for route in found}]
         for path in paths:
             found += [
                 web.post(f"{path}/generate", partial(self._generate, streams=False), expect_handler=_expected),
@@ -153,12 +163,34 @@ class Service:
                 raise refused(401, "expected the server's token, Authorization: Bearer TOKEN", _ASKS_FOR_TOKEN)
             return
         hosts, origins = tuple(headers.getall("Host", ())), tuple(headers.getall("Origin", ()))
+        if origins and self._is_allowed(origins[0]):
+            origins = origins[1:]
         problem = self._host_problem(hosts, origins, http.scheme, _port(http))
         if problem is not None:
             raise refused(403, f"models are not served to {problem}")
 
+    def _is_allowed(self, origin: str) -> bool:
+        return origin.lower() in self._origins or "*" in self._origins
+
+    def across(self, http: _Http) -> dict[str, str]:
+        """Headers by which a page of an allowed origin may read the answer (CORS)."""
+        origin = http.headers.get("Origin", "")
+        if not self._origins or not self._is_allowed(origin):
+            return {"Vary": "Origin"} if self._origins else {}
+        exposed = f"{HEAD_BYTES}, Retry-After"
+        return {"Access-Control-Allow-Origin": origin, "Access-Control-Expose-Headers": exposed, "Vary": "Origin"}
+
+    async def _preflight(self, http: _Http) -> Response:
+        """Whether a page of another origin may send a request, which a browser asks before, without the token."""
+        origin = http.headers.get("Origin", "")
+        if not self._is_allowed(origin):
+            raise refused(403, f"models are not served to origin {origin[:100]!r}")
+        asked = {"Methods": "GET, POST", "Headers": f"Authorization, Content-Type, {HEAD_BYTES}"}
+        headers = {f"Access-Control-Allow-{name}": value for name, value in asked.items()}
+        return Response(204, [], JSON, headers | {"Access-Control-Max-Age": "600"})
+
     async def _reply(self, http: _Http, response: Response) -> Any:
-        headers = {"X-Content-Type-Options": "nosniff", **response.headers}
+        headers = {"X-Content-Type-Options": "nosniff", **response.headers, **self.across(http)}
         if self.draining:
             headers["Connection"] = "close"
         views = [memoryview(chunk) for chunk in response.chunks]
@@ -333,10 +365,11 @@ class Service:
         since = perf_counter()
         events: Exchange | web.StreamResponse
         begin: Callable[[], Awaitable[Any]]
+        headers = _EVENTS | self.across(http)
         if isinstance(http, Exchange):
-            events, begin = http, partial(http.prepare, _EVENTS)
+            events, begin = http, partial(http.prepare, headers)
         else:
-            events = web.StreamResponse(headers=_EVENTS)
+            events = web.StreamResponse(headers=headers)
             begin = partial(events.prepare, http)
         try:
             hosted = self._wanted(http)
@@ -483,6 +516,7 @@ def create_app(
     token: str | None = None,
     allowed_hosts: Iterable[str] = (),
     own_names: Iterable[str] = (),
+    allowed_origins: Iterable[str] = (),
     page: bool = True,
     values: bool = False,
     limits: Limits | None = None,
@@ -509,6 +543,8 @@ def create_app(
             as pages of other sites could send them through a browser here.
         allowed_hosts: Further hosts by which the server and its pages may be asked for, as in the Host header.
         own_names: Further names of this machine, known at the port that a request arrived on.
+        allowed_origins: Origins whose pages may send requests from a browser and read the answers (CORS), such as
+            ``https://app.example.com``; ``*`` for all, which needs a ``token``. Live pages have none of it.
         page: Whether to serve the live pages, at ``/graph/NAME/``; of several versions at ``/graph/NAME/VERSION/``.
         values: Whether the pages can show what blobs hold, requests and results among them; with ``token``, to those
             who show it with each request for them.
@@ -548,7 +584,7 @@ def create_app(
     allowed, own = _texts("allowed_hosts", allowed_hosts), _texts("own_names", own_names)
     how = {"max_rows": max_rows, "max_wait": max_wait, "batch_axis": batch_axis, "state": state, "fixed": fixed}
     found = Models(models, limits, **how, feedback=feedback, until=until, limit=limit)
-    service = Service(found, limits, token, allowed, own)
+    service = Service(found, limits, token, allowed, own, _texts("allowed_origins", allowed_origins))
     app = web.Application(middlewares=[_as_protocol])
     app[SERVICE] = service
     app.add_routes(service.routes())
@@ -594,6 +630,21 @@ def _texts(what: str, given: Iterable[str]) -> tuple[str, ...]:
     return texts
 
 
+def _checked_origins(origins: Iterable[str], needs_token: bool) -> frozenset[str]:
+    """Origins in the form that browsers send them.
+
+    Raises:
+        ValueError: if one is not ``scheme://host`` or ``scheme://host:port``, or all are allowed without a token.
+    """
+    for origin in origins:
+        scheme, _, authority = origin.partition("://")
+        if origin != "*" and not (scheme in {"http", "https"} and re.fullmatch(r"[\w.:\[\]-]+", authority, re.ASCII)):
+            raise ValueError(f"expected an origin such as 'https://app.example.com' in allowed_origins, got {origin!r}")
+        if origin == "*" and not needs_token:
+            raise ValueError("allowed_origins=['*'] has any page that a browser shows use the models: it needs a token")
+    return frozenset([origin.lower() for origin in origins])
+
+
 async def _drain(app: web.Application) -> None:
     service = app[SERVICE]
     service.draining = True
@@ -616,7 +667,8 @@ async def _as_protocol(
             response = answer({"error": f"{error.reason}: {request.method}"}, error.status)
         else:
             response = not_here(request.path, request.method, error.headers.get("Allow", ""))
-        headers = {**response.headers, "Content-Type": response.content_type}
+        across = request.app[SERVICE].across(request) if SERVICE in request.app else {}
+        headers = {**response.headers, **across, "Content-Type": response.content_type}
         return web.Response(body=response.chunks[0], status=error.status, headers=headers)
 
 

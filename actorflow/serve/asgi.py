@@ -26,6 +26,7 @@ class ServeOptions(TypedDict, total=False):
     token: str | None
     allowed_hosts: Iterable[str]
     own_names: Iterable[str]
+    allowed_origins: Iterable[str]
     limits: Limits | None
     max_rows: int
     max_wait: float
@@ -46,8 +47,8 @@ def asgi(models: Mapping[str, Versions], **options: Unpack[ServeOptions]) -> ASG
 
     Args:
         models: Models or graphs by name, as for `create_app`.
-        options: See `create_app`: ``token``, ``allowed_hosts``, ``own_names``, ``limits``, ``max_rows``, ``max_wait``,
-            ``batch_axis``, ``state``, ``fixed``, ``feedback``, ``until``, ``limit``.
+        options: See `create_app`: ``token``, ``allowed_hosts``, ``own_names``, ``allowed_origins``, ``limits``,
+            ``max_rows``, ``max_wait``, ``batch_axis``, ``state``, ``fixed``, ``feedback``, ``until``, ``limit``.
     Raises:
         TypeError, ValueError, DTypeError, GraphError: as `create_app`.
 

@@ -45,6 +45,8 @@ def read(body: bytes | memoryview, hosted: Hosted) -> tuple[dict[str, npt.NDArra
             found = array.astype(tensor.spec.dtype, casting="same_kind" if array.size else "unsafe")
             if found.dtype.kind in "iu" and (found != array).any():
                 raise OverflowError
+            if tensor.is_text and array.dtype.kind != "U":
+                raise TypeError
         except (TypeError, ValueError, OverflowError):
             raise refused(400, f"input {name!r}: expected values for {tensor.datatype}") from None
         inputs[name] = found

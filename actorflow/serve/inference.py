@@ -15,7 +15,7 @@ from actorflow.serve.account import Share
 from actorflow.serve.answers import JSON, refused
 from actorflow.serve.models import Hosted, Sequence
 from actorflow.serve.reading import read_json
-from actorflow.serve.tensors import to_bytes, to_json
+from actorflow.serve.tensors import TEXTS, datatype_of, texts_to_bytes, to_bytes, to_json
 from actorflow.web.http import Response
 
 #: Header with the size of the JSON before binary data.
@@ -87,7 +87,11 @@ def read(body: memoryview, size: int, hosted: Hosted, most_bytes: int, held: Sha
             if type(length) is not int or not 0 <= length <= len(body) - at:
                 left = f"{len(body) - at} bytes of binary data are left"
                 raise refused(400, f"input {name!r}: {left}, and binary_data_size is {str(length)[:100]}")
-            inputs[name] = tensor.of_bytes(body[at : at + length], shape)
+            part = body[at : at + length]
+            if tensor.is_text:
+                inputs[name] = yield from tensor.of_texts(part, shape, held)
+            else:
+                inputs[name] = tensor.of_bytes(part, shape)
             at += length
     if data:
         raise refused(400, "a list of data belongs to no input")
@@ -172,9 +176,10 @@ def write(hosted: Hosted, request: Inference, results: Mapping[str, npt.NDArray[
     text, binary = [f'{json.dumps(about)[:-1]}, "outputs": ['.encode()], []
     for number, (name, as_binary) in enumerate(request.outputs.items()):
         tensor, array = hosted.outputs[name], results[name]
-        entry: dict[str, Any] = {"name": name, "datatype": tensor.datatype, "shape": list(array.shape)}
+        entry: dict[str, Any] = {"name": name, "datatype": datatype_of(tensor, array), "shape": list(array.shape)}
         if as_binary:
-            binary.append(to_bytes(array))
+            is_text = entry["datatype"] == TEXTS
+            binary.append((yield from texts_to_bytes(tensor, array)) if is_text else to_bytes(array))
             entry["parameters"] = {"binary_data_size": len(binary[-1])}
         begin = f"{', ' if number else ''}{json.dumps(entry)[:-1]}"
         if as_binary:

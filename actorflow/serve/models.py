@@ -334,6 +334,8 @@ class Hosted:
         if len(self.inputs) != 1:
             raise refused(400, f"model {self.name!r} has {len(self.inputs)} inputs: expected a text with JSON")
         ((name, tensor),) = self.inputs.items()
+        if tensor.is_text:
+            raise refused(400, f"input {name!r} takes texts: expected a text with JSON")
         shape = [1 if not i and n == -1 else n for i, n in enumerate(tensor.shape)]
         if -1 in shape:
             at = shape.index(-1)

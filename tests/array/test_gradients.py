@@ -33,7 +33,8 @@ def has_slopes(row: Row) -> bool:
     arrays = row.first.drawn()
     if not row.differentiable or not any(x.dtype.kind in "fc" for x in arrays):
         return False
-    return any(y.dtype.kind in "fc" for y in listed(row.of_standard(STANDARD, *arrays, **row.first.parameters)))
+    found = listed(row.of_standard(STANDARD, *arrays, **row.first.parameters))
+    return any(np.asarray(y).dtype.kind in "fc" for y in found)
 
 
 FUNCTIONS = [row for row in drawn("differences") if has_slopes(row)]

@@ -31,7 +31,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.together("page", [*PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+@pytest.mark.together("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=lambda page: page.stem)
 def test_links_lead_somewhere(page: Path) -> None:
     for found in LINK.finditer(CODE.sub("", page.read_text(encoding="utf-8"))):
         path, _, anchor = found["target"].partition("#")
@@ -48,6 +48,13 @@ def test_names_are_unique_and_every_page_has_a_title() -> None:
     assert set(pages()) == set(stems)
     for page in pages().values():
         assert page.title != page.name
+
+
+def test_the_newest_section_of_the_changes_is_the_version() -> None:
+    text = ROOT.joinpath("CHANGELOG.md").read_text(encoding="utf-8")
+    first, *_ = re.findall(r"^## (\S+)$", text, re.MULTILINE)
+    assert first == af.__version__
+    assert text.count("### Upgrade notes") == len(re.findall(r"^## ", text, re.MULTILINE))
 
 
 def test_the_wheel_carries_them() -> None:

@@ -74,7 +74,13 @@ class Client:
     async def open(cls, port: int) -> Client:
         return cls(*await asyncio.open_connection("127.0.0.1", port))
 
-    def send(self, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None) -> None:
+    def send(
+        self,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        method: str | None = None,
+    ) -> None:
         """Send a request; a body is sent as it is, with its length unless the headers say another one."""
         head = {"Host": f"127.0.0.1:{self.writer.get_extra_info('peername')[1]}", "Connection": "close"}
         if body is not None:
@@ -82,7 +88,8 @@ class Client:
         head |= headers or {}
         if "Transfer-Encoding" in head:
             del head["Content-Length"]
-        lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", *[f"{n}: {v}" for n, v in head.items()]]
+        method = method or ("GET" if body is None else "POST")
+        lines = [f"{method} {path} HTTP/1.1", *[f"{n}: {v}" for n, v in head.items()]]
         self.writer.write("\r\n".join([*lines, "", ""]).encode() + (body or b""))
 
     async def answer(self) -> Answer:
@@ -92,7 +99,7 @@ class Client:
                 head = await self.reader.readuntil(b"\r\n\r\n")
                 first, *lines = head.decode().rstrip().split("\r\n")
                 headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-                body = await self.reader.readexactly(int(headers["content-length"]))
+                body = await self.reader.readexactly(int(headers.get("content-length", "0")))
         finally:
             await self.hang_up()
         return Answer(int(first.split()[1]), headers, body)
@@ -120,9 +127,11 @@ class Served(NamedTuple):
     async def get(self, path: str, **headers: str) -> Answer:
         return await self.ask(path, None, headers)
 
-    async def ask(self, path: str, body: bytes | None, headers: Mapping[str, str] | None = None) -> Answer:
+    async def ask(
+        self, path: str, body: bytes | None, headers: Mapping[str, str] | None = None, method: str | None = None
+    ) -> Answer:
         client = await Client.open(self.port)
-        client.send(path, body, headers)
+        client.send(path, body, headers, method)
         return await client.answer()
 
     async def infer(self, model: str, request: Any, binary: bytes | None = None, **headers: str) -> Answer:

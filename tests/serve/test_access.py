@@ -57,6 +57,48 @@ async def test_what_a_page_of_another_site_may_send(headers: dict[str, str], sta
             assert (await served.ask(path, body, headers)).status == status
 
 
+PAGE = "https://app.example"
+READS = {"access-control-allow-origin": PAGE, "vary": "Origin"}
+
+
+@pytest.mark.parametrize("token", [None, "secret"])
+async def test_pages_of_an_allowed_origin(token: str | None) -> None:
+    bearer = {} if token is None else {"Authorization": f"Bearer {token}"}
+    async with serve({"model": ten_times()}, allowed_origins=[PAGE], token=token) as served:
+        asks = {"Origin": PAGE, "Access-Control-Request-Method": "POST"}
+        answer = await served.ask(PATH, None, asks, method="OPTIONS")
+        assert answer.status == 204
+        assert answer.headers["access-control-allow-headers"].startswith("Authorization, Content-Type, Inference-")
+        assert answer.headers.items() >= READS.items()
+        for path, body, status in (("/v2", None, 200), (PATH, TEXT, 200), (PATH, b"{", 400), ("/v2/none", None, 404)):
+            answer = await served.ask(path, body, {"Origin": PAGE, **bearer})
+            assert answer.status == status
+            assert answer.headers.items() >= READS.items()
+        for headers in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {}):
+            assert (await served.ask(PATH, None, headers, method="OPTIONS")).status == 403
+            answer = await served.ask(PATH, TEXT, {**headers, **bearer})
+            assert answer.status == (403 if headers and token is None else 200)
+            assert "access-control-allow-origin" not in answer.headers
+        assert (await served.ask(PATH, TEXT, {"Origin": PAGE, "Host": "evil.example"})).status == (
+            401 if token else 403
+        )
+    async with serve({"model": ten_times()}) as served:
+        assert (await served.ask(PATH, None, {"Origin": PAGE}, method="OPTIONS")).status == 405
+
+
+async def test_all_origins_need_a_token() -> None:
+    with pytest.raises(ValueError, match="it needs a token"):
+        create_app({"model": ten_times()}, allowed_origins=["*"])
+    for origin in ("app.example", "https://app.example/", "ftp://app.example", "https://"):
+        with pytest.raises(ValueError, match="expected an origin such as"):
+            create_app({"model": ten_times()}, allowed_origins=[origin])
+    with pytest.raises(TypeError, match="allowed_origins must be a list of texts"):
+        create_app({"model": ten_times()}, allowed_origins=PAGE)
+    async with serve({"model": ten_times()}, allowed_origins=["*"], token="secret") as served:
+        answer = await served.ask(PATH, TEXT, {"Origin": "http://any", "Authorization": "Bearer secret"})
+        assert answer.headers["access-control-allow-origin"] == "http://any"
+
+
 async def test_a_foreign_host_is_told_what_allows_it() -> None:
     async with serve({"model": ten_times()}) as served:
         text = (await served.ask("/v2", None, {"Host": "models.example"})).json["error"]
