@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -69,6 +69,23 @@ class WithBodies(Operation):
         """Types of the outputs."""
         raise NotImplementedError
 
+    def in_graph(self, root: Graph, inputs: Sequence[Blob]) -> list[Blob]:
+        """Apply it once more in the current scope of another graph, with bodies made there."""
+        with root._store.all_or_nothing(), root.unique_subgraph(self.kind.lower()):
+            bodies = []
+            for old, reads in zip(self.bodies, self.reads, strict=True):
+                body, outside = (
+                    Body(root.unique_subgraph(old.scope.name.rpartition("/")[2])),
+                    [inputs[i] for i in reads],
+                )
+                names = [blob.name.rpartition("/")[2] for blob in old.parameters]
+                made = body.trace(lambda *given: old.inline([*given, *outside], root), names, old.parameters)  # noqa: B023
+                body.outputs = tuple([body.own(blob) for blob in made])
+                bodies.append(body)
+            captured, read = _captured(bodies, self.given)
+            operation = replace(self, bodies=tuple(bodies), reads=read)
+            return _applied(root, operation, [*inputs[: self.given], *captured])
+
 
 @dataclass(frozen=True)
 class Switch(WithBodies):
@@ -111,7 +128,7 @@ class Switch(WithBodies):
             return computed
 
         branches = [back(which) for which in range(len(self.bodies))]
-        found = iter(_switch(f"{self.kind.lower()}_back", index, branches, [*given, *known]))
+        found = iter(switched(f"{self.kind.lower()}_back", index, branches, [*given, *known]))
         return [next(found) if is_wanted else None for is_wanted in wanted]
 
 
@@ -285,7 +302,7 @@ def cond(predicate: Any, then: Callable[..., T], otherwise: Callable[..., T], *o
         raise TypeError(f"cond: the predicate must be a blob or an array, got {type(predicate).__name__}")
     if predicate.dtype != _BOOL:
         raise DTypeError(f"cond: the predicate must be a truth value of shape (), got {predicate.spec}")
-    return _switched(name, predicate, [otherwise, then], operands, ("otherwise", "then"))
+    return _with_operands(name, predicate, [otherwise, then], operands, ("otherwise", "then"))
 
 
 def switch(index: Any, branches: Sequence[Callable[..., T]], *operands: Any, name: str = "switch") -> T:
@@ -313,7 +330,7 @@ def switch(index: Any, branches: Sequence[Callable[..., T]], *operands: Any, nam
         return branches[which](*operands)
     if not isinstance(index, Blob):
         raise TypeError(f"switch: the index must be a blob or an array, got {type(index).__name__}")
-    return _switched(name, index, branches, operands, [f"branch{i}" for i in range(len(branches))])
+    return _with_operands(name, index, branches, operands, [f"branch{i}" for i in range(len(branches))])
 
 
 def while_loop(
@@ -495,7 +512,7 @@ def _scan_now(body: Callable[..., Any], carry: Any, xs: Any, length: int | None,
 # -- what makes the ops -----------------------------------------------------------------------------------------------
 
 
-def _switched(
+def _with_operands(
     name: str, index: Blob, branches: Sequence[Callable[..., T]], operands: Sequence[Any], names: Sequence[str]
 ) -> T:
     root = index.graph.root
@@ -515,17 +532,18 @@ def _switched(
 
         return made
 
-    made = _switch(name, index, [flat(branch) for branch in branches], leaves, names)
+    made = switched(name, index, [flat(branch) for branch in branches], leaves, names)
     return cast(T, shapes[0][1](made))
 
 
-def _switch(
+def switched(
     name: str,
     index: Blob,
     branches: Sequence[Callable[..., list[Blob]]],
     operands: Sequence[Blob],
     names: Sequence[str] = (),
 ) -> list[Blob]:
+    """Make an op that computes one of several branches, functions of blobs, and give its outputs."""
     root = index.graph.root
     with root._store.all_or_nothing(), root.unique_subgraph(name):
         bodies = []
