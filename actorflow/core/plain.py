@@ -783,7 +783,7 @@ class Emitter(Repeater):
         self.begin_with: list[Any] = []
         self.context: Any = None
         self.iterator: Any = None
-        self.box: list[Any] | None = None
+        self.box: Any = None
         self.awaited: Any = None
         self.frames: list[Any] = []
         self.idle: list[Any] = []

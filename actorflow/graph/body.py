@@ -116,8 +116,8 @@ def made_again(ops: Sequence[Op], results: Sequence[Blob], stand_ins: Mapping[Bl
     for op in ops:
         hints, inputs = op.hints or Hints(), [made.get(blob, blob) for blob in op.inputs]
         with root.at(op.place, op.lane, libraries=hints.libraries, force_cpu=hints.force_cpu):
-            is_foreign = op.graph.root is not root and bodies_of(op)
-            found = op.operation.in_graph(root, inputs) if is_foreign else root.apply(op.operation, *inputs)
+            anew = None if op.graph.root is root else getattr(op.operation, "in_graph", None)  # has bodies of its graph
+            found = root.apply(op.operation, *inputs) if anew is None else anew(root, inputs)
         made.update(zip(op.outputs, (found,) if isinstance(found, Blob) else found, strict=True))
     return [made.get(blob, blob) for blob in results]
 

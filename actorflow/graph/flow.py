@@ -128,7 +128,7 @@ class Switch(WithBodies):
             return computed
 
         branches = [back(which) for which in range(len(self.bodies))]
-        found = iter(switched(f"{self.kind.lower()}_back", index, branches, [*given, *known]))
+        found = iter(_switch(f"{self.kind.lower()}_back", index, branches, [*given, *known]))
         return [next(found) if is_wanted else None for is_wanted in wanted]
 
 
@@ -302,7 +302,7 @@ def cond(predicate: Any, then: Callable[..., T], otherwise: Callable[..., T], *o
         raise TypeError(f"cond: the predicate must be a blob or an array, got {type(predicate).__name__}")
     if predicate.dtype != _BOOL:
         raise DTypeError(f"cond: the predicate must be a truth value of shape (), got {predicate.spec}")
-    return _with_operands(name, predicate, [otherwise, then], operands, ("otherwise", "then"))
+    return _switched(name, predicate, [otherwise, then], operands, ("otherwise", "then"))
 
 
 def switch(index: Any, branches: Sequence[Callable[..., T]], *operands: Any, name: str = "switch") -> T:
@@ -330,7 +330,7 @@ def switch(index: Any, branches: Sequence[Callable[..., T]], *operands: Any, nam
         return branches[which](*operands)
     if not isinstance(index, Blob):
         raise TypeError(f"switch: the index must be a blob or an array, got {type(index).__name__}")
-    return _with_operands(name, index, branches, operands, [f"branch{i}" for i in range(len(branches))])
+    return _switched(name, index, branches, operands, [f"branch{i}" for i in range(len(branches))])
 
 
 def while_loop(
@@ -512,7 +512,7 @@ def _scan_now(body: Callable[..., Any], carry: Any, xs: Any, length: int | None,
 # -- what makes the ops -----------------------------------------------------------------------------------------------
 
 
-def _with_operands(
+def _switched(
     name: str, index: Blob, branches: Sequence[Callable[..., T]], operands: Sequence[Any], names: Sequence[str]
 ) -> T:
     root = index.graph.root
@@ -532,18 +532,17 @@ def _with_operands(
 
         return made
 
-    made = switched(name, index, [flat(branch) for branch in branches], leaves, names)
+    made = _switch(name, index, [flat(branch) for branch in branches], leaves, names)
     return cast(T, shapes[0][1](made))
 
 
-def switched(
+def _switch(
     name: str,
     index: Blob,
     branches: Sequence[Callable[..., list[Blob]]],
     operands: Sequence[Blob],
     names: Sequence[str] = (),
 ) -> list[Blob]:
-    """Make an op that computes one of several branches, functions of blobs, and give its outputs."""
     root = index.graph.root
     with root._store.all_or_nothing(), root.unique_subgraph(name):
         bodies = []

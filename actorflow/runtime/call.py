@@ -12,7 +12,7 @@ from actorflow.actors.frame import Frame
 from actorflow.actors.task import Call, callers
 from actorflow.errors import DTypeError, GraphError, ShapeError, listed
 from actorflow.graph.body import made_again, ops_before, with_bodies
-from actorflow.graph.flow import switched
+from actorflow.graph.flow import _switch
 from actorflow.graph.gradient import pulled_back
 from actorflow.graph.graph import Graph, targets_of
 from actorflow.graph.nodes import Blob, Op, Variable
@@ -86,7 +86,7 @@ class GraphCall(Function):
             return pulled_back(y, [None if g is None else next(rest) for g in grads], wrt)
 
         index = root.constant(0, "int64")
-        found = iter(switched("call_back", index, [back], [*given, *known]))
+        found = iter(_switch("call_back", index, [back], [*given, *known]))
         return [next(found) if is_wanted else None for is_wanted in wanted]
 
     def _variables(self, name: str, ops: Sequence[Op]) -> list[Variable]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from types import coroutine
 from typing import Any
@@ -22,7 +23,6 @@ from actorflow.loop import end, ended_with, waits
 from actorflow.ops.function import NOT_RUN, check_has_run
 from actorflow.plan.emitting import Emission
 from actorflow.runtime.bodies import BodyActor, InnerFrame, Part, number_of
-from actorflow.runtime.items import Items
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import NodeState
 
@@ -110,7 +110,7 @@ class EmissionCall(Emitter):
         self.parent = parent
         self.begun_ns = clock_ns()
         self.context = parent.context.copy()
-        self.items: Items | None = parent.items
+        self.items = parent.items
         self.hands_on = self.items is not None and op.operation.is_streamed
         self.recycled = op.recycled
         self.pull_ns = op.pull_ns
@@ -227,12 +227,10 @@ class EmissionCall(Emitter):
                         return
                     self.give(self.box.pop())
                 self.iterator = self.asynchronous
-                try:
-                    parent.ready.append((self, parent))
-                    if not parent.start.dispatcher.run_now():
-                        self.advance()
-                finally:
-                    self.iterator = None
+                parent.ready.append((self, parent))
+                if not parent.start.dispatcher.run_now():
+                    self.advance()
+                self.iterator = None
                 if self._goes_on() and not self.is_pulling:
                     self.room = parent.loop.create_future()
                     await self.room
@@ -268,7 +266,7 @@ class EmissionCall(Emitter):
     def _emitted(self, task: asyncio.Task[None]) -> None:
         """An async generator has ended, or was closed."""
         was_told = not self._goes_on()
-        self.task = self.generator = self.asynchronous = None
+        self.task = self.generator = self.asynchronous = self.iterator = None
         self.is_exhausted, self.is_pulling = True, False
         error = ended_with(task)
         if self.op.attempts is not None:
@@ -479,16 +477,13 @@ class _ClosedError(Exception):
     """Has `_items` close its generator."""
 
 
-def _items(generator: AsyncGenerator[Any, None], box: list[Any]) -> Iterator[Any]:
+def _items(generator: Any, box: list[Any]) -> Iterator[Any]:
     """Items of an async generator: gives a list with each of them, and in between what the generator waits for."""
-    try:
+    with suppress(StopAsyncIteration, _ClosedError):
         while True:
             box.append((yield from generator.__anext__()))
             yield box
-    except StopAsyncIteration:
-        return
-    except _ClosedError:
-        yield from generator.aclose()
+    yield from generator.aclose()
 
 
 def _pull_there(call: EmissionCall) -> None:

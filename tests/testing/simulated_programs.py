@@ -105,7 +105,10 @@ async def variables() -> object:
         assert values == [[values[0][0]] * 2] * 2, (values, found)
         added = [bool(int(values[0][0]) >> number & 1) for number in range(5)]
         for each, is_added in zip(found, added, strict=True):
-            assert isinstance(each, asyncio.CancelledError) or is_added != isinstance(each, BaseException), (values, found)
+            assert isinstance(each, asyncio.CancelledError) or is_added != isinstance(each, BaseException), (
+                values,
+                found,
+            )
         return [type(each).__name__ for each in found]
 
 
