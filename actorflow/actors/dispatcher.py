@@ -90,14 +90,14 @@ class Dispatcher:
                 if not self.loop.is_closed():
                     raise
 
-    def run_now(self) -> None:
+    def run_now(self) -> bool:
         """Run a slice at once: for a task that can do nothing until what is ready has been done.
 
-        That saves it two turns of the loop. The loop has its turn all the same when such slices have taken a quarter of
-        the time of one of its own.
+        Returns whether it did. That saves it two turns of the loop. The loop has its turn all the same when such slices
+        have taken a quarter of the time of one of its own.
         """
         if self._scheduled:  # or a slice runs
-            return
+            return False
         now_ns = clock_ns()
         if self._had_turn:
             self._had_turn = False
@@ -105,9 +105,10 @@ class Dispatcher:
             self.loop.call_soon(self._turn)
         if now_ns > self._due_ns:
             self.wake()
-        else:
-            self._scheduled = True
-            self._run_slice(self._due_ns)
+            return False
+        self._scheduled = True
+        self._run_slice(self._due_ns)
+        return True
 
     def _turn(self) -> None:
         self._had_turn = True

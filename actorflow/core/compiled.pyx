@@ -605,7 +605,8 @@ cdef class Stack:
 cdef class Emitter(Repeater):
     cdef public list begin_with, frames, idle, joins
     cdef public tuple recycled
-    cdef public object context, iterator, items
+    cdef public object context, iterator, awaited, items
+    cdef public list box
     cdef public bint hands_on, is_pulling, is_exhausted, is_stopped, done
     cdef public int64_t pull_ns
     cdef int64_t _last_ns, _inline_ns, _in_flight
@@ -659,9 +660,6 @@ cdef class Emitter(Repeater):
         self.pull_ns = elapsed_ns if elapsed_ns < self._last_ns else self._last_ns
         self._last_ns = elapsed_ns
 
-    def has_room(self):
-        return self.is_free()
-
     cdef bint is_free(self) except -1:
         cdef Py_ssize_t count = PyList_GET_SIZE(self.frames)
         if count >= self._in_flight or self.is_pulling or self.is_exhausted or self.is_stopped:
@@ -711,6 +709,11 @@ cdef class Emitter(Repeater):
             if item is self:
                 self.is_exhausted, self.iterator = True, None
                 continue
+            if self.box is not None:
+                if item is not self.box:
+                    self.awaited, self.is_pulling = item, True
+                    return 0
+                item = self.box.pop()
             self.time(clock_ns() - before_ns)
             self.begin_on(item)
             item = None

@@ -732,6 +732,8 @@ class Emitter(Repeater):
         begin_with: Values that each frame begins with, but for the item.
         context: In which the iterator runs.
         iterator: The iterator of items; None where it has ended, or `ask` asks for them.
+        box: The list that it gives with an item, if it may give something else, too; None if it gives items themselves.
+        awaited: Such a thing, which comes before an item that is not yet there: then `is_pulling` stays set.
         frames: The frames that have begun and were not taken, in the order of their items.
         idle: The frames that have been taken.
         joins: Pairs: a `Stack` or a function, which takes a value of each frame, and the slot of the value.
@@ -753,7 +755,9 @@ class Emitter(Repeater):
             "_last_ns",
             "_shape",
             "_slot",
+            "awaited",
             "begin_with",
+            "box",
             "context",
             "done",
             "frames",
@@ -779,6 +783,8 @@ class Emitter(Repeater):
         self.begin_with: list[Any] = []
         self.context: Any = None
         self.iterator: Any = None
+        self.box: Any = None
+        self.awaited: Any = None
         self.frames: list[Any] = []
         self.idle: list[Any] = []
         self.joins: list[tuple[Any, int]] = []
@@ -829,7 +835,7 @@ class Emitter(Repeater):
         self.pull_ns = elapsed_ns if elapsed_ns < self._last_ns else self._last_ns  # noqa: FURB136  as `Op.cost_ns`
         self._last_ns = elapsed_ns
 
-    def has_room(self) -> bool:
+    def _has_room(self) -> bool:
         """Return whether a further item may be asked for now; if results are to be taken first, it goes on then."""
         count, items = len(self.frames), self.items
         if count >= self._in_flight or self.is_pulling or self.is_exhausted or self.is_stopped:
@@ -858,7 +864,7 @@ class Emitter(Repeater):
         while True:
             while self.frames and self.frames[0].has_ended and not self.is_stopped:
                 self._take(self.frames.pop(0))
-            if not self.has_room():
+            if not self._has_room():
                 return
             if self.iterator is None or self.pull_ns > self._inline_ns:
                 self.ask()
@@ -875,6 +881,11 @@ class Emitter(Repeater):
             if item is self:
                 self.is_exhausted, self.iterator = True, None
                 continue
+            if self.box is not None:
+                if item is not self.box:
+                    self.awaited, self.is_pulling = item, True
+                    return
+                item = self.box.pop()
             self.pulled(clock_ns() - before_ns)
             self.give(item)
 

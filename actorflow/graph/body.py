@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -98,16 +98,28 @@ class Body:
             self.parameters = tuple(made)
             return fn(*made)
 
-    def inline(self, inputs: Sequence[Blob]) -> list[Blob]:
-        """Make its ops once more in the current scope, on other blobs; returns the outputs."""
-        root = self.scope.root
-        made: dict[Blob, Blob] = dict(zip(self.inputs, inputs, strict=True))
-        for op in self.ops:
-            hints = op.hints or Hints()
-            with root.at(op.place, op.lane, libraries=hints.libraries, force_cpu=hints.force_cpu):
-                found = root.apply(op.operation, *[made.get(blob, blob) for blob in op.inputs])
-            made.update(zip(op.outputs, (found,) if isinstance(found, Blob) else found, strict=True))
-        return [made.get(blob, blob) for blob in self.outputs]
+    def inline(self, inputs: Sequence[Blob], root: Graph | None = None) -> list[Blob]:
+        """Make its ops once more, on other blobs, as `made_again`; returns the outputs."""
+        return made_again(self.ops, self.outputs, dict(zip(self.inputs, inputs, strict=True)), root or self.scope.root)
+
+
+def made_again(ops: Sequence[Op], results: Sequence[Blob], stand_ins: Mapping[Blob, Blob], root: Graph) -> list[Blob]:
+    """Make ops once more in the current scope of a graph, which may be another one; returns what they give.
+
+    Args:
+        ops: The ops, each behind those that it needs.
+        results: Blobs that they write, or that stand for others.
+        stand_ins: By blob, what is read in its place.
+        root: The graph.
+    """
+    made = dict(stand_ins)
+    for op in ops:
+        hints, inputs = op.hints or Hints(), [made.get(blob, blob) for blob in op.inputs]
+        with root.at(op.place, op.lane, libraries=hints.libraries, force_cpu=hints.force_cpu):
+            anew = None if op.graph.root is root else getattr(op.operation, "in_graph", None)  # has bodies of its graph
+            found = root.apply(op.operation, *inputs) if anew is None else anew(root, inputs)
+        made.update(zip(op.outputs, (found,) if isinstance(found, Blob) else found, strict=True))
+    return [made.get(blob, blob) for blob in results]
 
 
 def bodies_of(op: Op) -> Sequence[Body]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -68,6 +68,23 @@ class WithBodies(Operation):
     def outputs_for(self, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
         """Types of the outputs."""
         raise NotImplementedError
+
+    def in_graph(self, root: Graph, inputs: Sequence[Blob]) -> list[Blob]:
+        """Apply it once more in the current scope of another graph, with bodies made there."""
+        with root._store.all_or_nothing(), root.unique_subgraph(self.kind.lower()):
+            bodies = []
+            for old, reads in zip(self.bodies, self.reads, strict=True):
+                body, outside = (
+                    Body(root.unique_subgraph(old.scope.name.rpartition("/")[2])),
+                    [inputs[i] for i in reads],
+                )
+                names = [blob.name.rpartition("/")[2] for blob in old.parameters]
+                made = body.trace(lambda *given: old.inline([*given, *outside], root), names, old.parameters)  # noqa: B023
+                body.outputs = tuple([body.own(blob) for blob in made])
+                bodies.append(body)
+            captured, read = _captured(bodies, self.given)
+            operation = replace(self, bodies=tuple(bodies), reads=read)
+            return _applied(root, operation, [*inputs[: self.given], *captured])
 
 
 @dataclass(frozen=True)

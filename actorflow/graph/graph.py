@@ -635,7 +635,8 @@ class Graph:
         The other graph keeps its variables, its memory budget and all its settings, and can be run by itself, too; its
         variables belong to whoever runs it. Frames start there in the order of the frames here. A frame that is
         cancelled or times out here does so there; an error names the op in either graph, with both lines. Open axes
-        have the lengths of what they are fed. There is no gradient through it.
+        have the lengths of what they are fed. A gradient by what it is fed computes it once more, in this graph, on the
+        values that its variables have then: none of them may be updated by it, and nothing random be read.
 
         Args:
             other: A graph, or a model, which is called by the names of its inputs and outputs.

@@ -11,8 +11,11 @@ import numpy.typing as npt
 from actorflow.actors.frame import Frame
 from actorflow.actors.task import Call, callers
 from actorflow.errors import DTypeError, GraphError, ShapeError, listed
+from actorflow.graph.body import made_again, ops_before, with_bodies
+from actorflow.graph.flow import _switch
+from actorflow.graph.gradient import pulled_back
 from actorflow.graph.graph import Graph, targets_of
-from actorflow.graph.nodes import Blob, Variable
+from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.graph.options import Attempts
 from actorflow.interchange import to_numpy
 from actorflow.ops.function import Function
@@ -34,17 +37,19 @@ class Run:
         inputs: Blobs that are fed.
         fetch: Blobs, ops and sub-graphs that are computed.
         outputs: The blobs among that.
+
+    All of them are attributes.
     """
 
     def __init__(self, graph: Graph, inputs: Sequence[Blob], fetch: Sequence[Any], outputs: Sequence[Blob]) -> None:
         self.graph = graph
-        self._inputs = tuple(inputs)
-        self._fetch = tuple(fetch)
-        self._outputs = tuple(outputs)
+        self.inputs = tuple(inputs)
+        self.fetch = tuple(fetch)
+        self.outputs = tuple(outputs)
 
     async def __call__(self, *values: Any) -> Any:
-        result = await self.graph.run(dict(zip(self._inputs, values, strict=True)), fetch=self._fetch)
-        arrays: list[npt.NDArray[Any]] = [to_numpy(result[blob]) for blob in self._outputs]
+        result = await self.graph.run(dict(zip(self.inputs, values, strict=True)), fetch=self.fetch)
+        arrays: list[npt.NDArray[Any]] = [to_numpy(result[blob]) for blob in self.outputs]
         return arrays[0] if len(arrays) == 1 else arrays or None
 
     def inside(self, call: Call) -> list[Frame]:
@@ -64,10 +69,42 @@ class GraphCall(Function):
     differentiable = True
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
-        raise GraphError(
-            f"{op.name!r} runs another graph, which has its own variables, and gradients end there: make its layers in "
-            "this graph, or take the gradient in that one and fetch it by the call"
-        )
+        """Compute it once more, as a part of this graph on the values of that one's variables, and backwards."""
+        known = [g for g in grads if g is not None]
+        if not known or not any(wanted):
+            return [None] * len(wanted)
+        run, root = self.fn, op.inputs[0].graph.root
+        ops = ops_before(run.outputs)
+        variables = self._variables(op.name, ops)
+        kept: Any = call(root, run.graph, {}, variables, None, self.concurrency, None) if variables else ()
+        given = [*op.inputs, *([kept] if isinstance(kept, Blob) else kept)]
+
+        def back(*blobs: Blob) -> list[Blob]:
+            rest = iter(blobs[len(given) :])
+            y = made_again(ops, run.outputs, dict(zip([*run.inputs, *variables], blobs)), root)  # noqa: B905
+            wrt = [blob for blob, is_wanted in zip(blobs, wanted) if is_wanted]  # noqa: B905
+            return pulled_back(y, [None if g is None else next(rest) for g in grads], wrt)
+
+        index = root.constant(0, "int64")
+        found = iter(_switch("call_back", index, [back], [*given, *known]))
+        return [next(found) if is_wanted else None for is_wanted in wanted]
+
+    def _variables(self, name: str, ops: Sequence[Op]) -> list[Variable]:
+        """The variables that its graph reads.
+
+        Raises:
+            GraphError: if that does not give the same when it is computed once more.
+        """
+        found = dict.fromkeys([x for op in with_bodies(ops) for x in op.inputs if isinstance(x, Variable)])
+        why = [f"op {op.name!r} draws random numbers" for op in with_bodies(ops) if hasattr(op.operation, "seed")]
+        called, _ = chosen(self.fn.graph, self.fn.fetch)
+        why += [f"op {op.name!r} updates variable {x.name!r}" for op in called for x in op.outputs if x in found]
+        if why:
+            raise GraphError(
+                f"there is no gradient through {name!r}: {why[0]} of graph {self.fn.graph.name!r}, and what it gives "
+                "is computed once more for its gradient; take the gradient in that graph, and fetch it by the call"
+            )
+        return [*found]
 
 
 def call(
@@ -94,7 +131,7 @@ def call(
         chosen_targets = other.sinks if targets is None else [other.resolve(each) for each in targets]
     else:
         raise TypeError(f"call: expected a graph or a model, got {type(other).__name__}")
-    if graph.root in _reached(target):
+    if graph.root in reached(target):
         raise GraphError(f"call: graph {target.name!r} is graph {graph.root.name!r} or calls it, without end")
     ops, outputs = chosen(target, chosen_targets)
     needed = dict.fromkeys([*(blob for op in ops for blob in op.inputs), *outputs])
@@ -121,7 +158,7 @@ def call(
     return op.outputs[0] if len(op.outputs) == 1 else op.outputs
 
 
-def _reached(graph: Graph) -> Iterator[Graph]:
+def reached(graph: Graph) -> Iterator[Graph]:
     """A graph, and all that it calls."""
     found, todo = {graph}, [graph]
     while todo:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
+from types import coroutine
 from typing import Any
 
 import numpy as np
@@ -21,13 +23,10 @@ from actorflow.loop import end, ended_with, waits
 from actorflow.ops.function import NOT_RUN, check_has_run
 from actorflow.plan.emitting import Emission
 from actorflow.runtime.bodies import BodyActor, InnerFrame, Part, number_of
-from actorflow.runtime.items import Items
 from actorflow.spec import TensorSpec
 from actorflow.trace.counters import NodeState
 
 _RUNNING, _DONE = int(NodeState.RUNNING), int(NodeState.DONE)
-#: How long items are gone through of which nothing is computed, one after the other.
-_SLICE_NS = 500_000
 #: Entries that a stack begins with.
 _FEW = 16
 
@@ -84,16 +83,18 @@ class EmissionCall(Emitter):
         parent: The frame.
         begun_ns: When it began.
         generator: The generator of the items; None when it has ended, or was closed.
+        asynchronous: The same of an async generator, as an iterator: `_items`.
         joined: The object that joins the values, for each output.
         pulled_item: The item that the generator has given on a lane's thread.
-        task: Runs an async generator.
+        task: Runs an async generator: in slices of its own, in which `iterator` is set, as long as it does not wait.
         room: Resolved when a further item may be asked for, if the task waits for that.
         error: The first exception.
         failed_at: Number of the item that has failed.
     """
 
     __slots__ = (
-        *("begun_ns", "error", "failed_at", "generator", "joined", "op", "parent", "pulled_item", "room", "task"),
+        *("asynchronous", "begun_ns", "error", "failed_at", "generator", "joined", "op", "parent", "pulled_item"),
+        *("room", "task"),
     )
 
     #: As of what a lane has to do.
@@ -102,17 +103,19 @@ class EmissionCall(Emitter):
     def __init__(self, op: EmitActor, parent: Frame) -> None:
         part = op.part
         numbered = partial(number_of, parent, part) if part.is_random else None
-        inline_ns = -1 if op.attempts is not None else INLINE_NS
+        is_async = op.operation.function.is_async
+        inline_ns = FOREVER_NS if is_async else INLINE_NS if op.attempts is None else -1
         super().__init__(parent, op.in_flight, inline_ns, *op.into, part.guards, numbered)
         self.op = op
         self.parent = parent
         self.begun_ns = clock_ns()
         self.context = parent.context.copy()
-        self.items: Items | None = parent.items
+        self.items = parent.items
         self.hands_on = self.items is not None and op.operation.is_streamed
         self.recycled = op.recycled
         self.pull_ns = op.pull_ns
         self.generator: Any = None
+        self.asynchronous: Any = None
         self.joined: list[Any] = []
         self.pulled_item: Any = None
         self.task: asyncio.Task[None] | None = None
@@ -161,7 +164,10 @@ class EmissionCall(Emitter):
         if self.items is not None:
             self.items.room = self.items.least = op.in_flight
         if function.is_async:
-            task = asyncio.get_running_loop().create_task(self._emit(), name=op.node.name, context=context)
+            self.box = []
+            self.asynchronous = _items(self.generator, self.box)
+            # In a context of its own: one cannot be entered twice, and slices enter that of the generator.
+            task = self.parent.loop.create_task(self._emit(), name=op.node.name, context=context.copy())
             self.task = task
             task.add_done_callback(self._emitted)
         else:
@@ -206,45 +212,62 @@ class EmissionCall(Emitter):
 
     async def _emit(self) -> None:
         """Run an async generator; it is closed when the call is stopped."""
-        generator, dispatcher, attempts = self.generator, self.parent.start.dispatcher, self.op.attempts
-        is_dropped, begun_ns = False, clock_ns()
+        parent, attempts, is_dropped = self.parent, self.op.attempts, False
         try:
-            while self._goes_on():
-                if clock_ns() - begun_ns > _SLICE_NS:  # it may never wait: others have their turn
-                    await asyncio.sleep(0)
-                    begun_ns = clock_ns()
-                if not self.has_room():
-                    self.room = self.parent.loop.create_future()
-                    await self.room
-                    continue
-                if attempts is not None:
-                    assert self.task is not None
-                    attempts.begin(self.parent, self.task)
-                try:
-                    item = await anext(generator)
-                except StopAsyncIteration:
-                    return
-                if attempts is not None and (late := attempts.end(self.parent, None)) is not None:
-                    raise late
-                if not self._goes_on():
-                    return
-                self.give(item)
-                if dispatcher.ready:  # what is short is computed now, and not in the loop's next turn
-                    dispatcher.run_now()
-                elif self.frames:  # nothing is to be computed
+            while self.is_pulling or self._goes_on():
+                if self.is_pulling:  # it waits for something
+                    if attempts is not None:
+                        assert self.task is not None
+                        attempts.begin(parent, self.task)
+                    await self._proceed()
+                    self.is_pulling = False
+                    if attempts is not None and (late := attempts.end(parent, None)) is not None:
+                        raise late
+                    if not self._goes_on():
+                        return
+                    self.give(self.box.pop())
+                self.iterator = self.asynchronous
+                parent.ready.append((self, parent))
+                if not parent.start.dispatcher.run_now():
                     self.advance()
+                self.iterator = None
+                if self._goes_on() and not self.is_pulling:
+                    self.room = parent.loop.create_future()
+                    await self.room
         except GeneratorExit:  # the loop was closed: nothing can be awaited
             is_dropped = True
             raise
         finally:
             if not is_dropped:
-                await generator.aclose()
+                await self._proceed(_ClosedError())
+
+    @coroutine
+    def _proceed(self, error: BaseException | None = None) -> Iterator[Any]:
+        """Await what an async generator waits for, to its next item or its end; or close it, by an error."""
+        steps, run, awaited = self.asynchronous, self.context.run, self.awaited
+        self.awaited = None
+        try:
+            if error is not None:
+                awaited = run(steps.throw, error)
+            while awaited is not self.box:
+                error = None
+                try:
+                    yield awaited
+                except GeneratorExit:
+                    raise
+                except BaseException as raised:  # noqa: BLE001  it may be cancelled, and tidy up
+                    error = raised
+                awaited = run(next, steps) if error is None else run(steps.throw, error)
+        except (StopIteration, _ClosedError):
+            self.is_exhausted = True
+        finally:
+            del error  # whose traceback refers to this call
 
     def _emitted(self, task: asyncio.Task[None]) -> None:
         """An async generator has ended, or was closed."""
         was_told = not self._goes_on()
-        self.task = self.generator = None
-        self.is_exhausted = True
+        self.task = self.generator = self.asynchronous = self.iterator = None
+        self.is_exhausted, self.is_pulling = True, False
         error = ended_with(task)
         if self.op.attempts is not None:
             error = self.op.attempts.end(self.parent, error)
@@ -256,7 +279,7 @@ class EmissionCall(Emitter):
         """Close the generator. One that runs is closed when it has given what it was asked for."""
         generator, task = self.generator, self.task
         if task is not None:
-            if task is not asyncio.current_task():  # which looks, and is not to be disturbed as it tidies up
+            if self.is_pulling or task is not asyncio.current_task():  # else it sees that before it waits
                 end(task)
             return
         if generator is None or self.is_pulling:
@@ -293,11 +316,11 @@ class EmissionCall(Emitter):
                 values[slot] = entered
 
     def put(self, frame: Frame) -> None:
-        result = self.op.part.program.result(frame)
-        if self.op.part.is_random:  # by another number
+        part = self.op.part
+        result = part.program.result(frame)
+        if part.is_random:  # by another number
             result.frames = (self.parent.number,)
-        assert self.items is not None
-        self.items.put(result)
+        self.items.put(result, frame.item)
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 
@@ -448,6 +471,19 @@ class EmitActor(BodyActor):
 
     def where(self, call: Any) -> str:
         return f"for item {call.steps}"
+
+
+class _ClosedError(Exception):
+    """Has `_items` close its generator."""
+
+
+def _items(generator: Any, box: list[Any]) -> Iterator[Any]:
+    """Items of an async generator: gives a list with each of them, and in between what the generator waits for."""
+    with suppress(StopAsyncIteration, _ClosedError):
+        while True:
+            box.append((yield from generator.__anext__()))
+            yield box
+    yield from generator.aclose()
 
 
 def _pull_there(call: EmissionCall) -> None:

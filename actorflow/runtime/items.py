@@ -11,8 +11,9 @@ from actorflow.core import clock_ns
 from actorflow.loop import waits
 
 #: Results of items that follow each other within so many nanoseconds come in bursts, of so many at most: to wait for
-#: each of them would take longer than to compute it.
-QUICK_NS, BURST = 50_000, 16
+#: each of them would take longer than to compute it. What takes longer than some microseconds is held back by the end
+#: of a slice.
+QUICK_NS, BURST = 50_000, 64
 
 
 class Items:
@@ -26,27 +27,25 @@ class Items:
         is_nudged: Whether `go_on_soon` has been called, and the loop has not had its turn.
     """
 
-    __slots__ = ("_count", "_last_ns", "_waiter", "is_nudged", "least", "resting", "results", "room")
+    __slots__ = ("_last", "_last_ns", "_waiter", "is_nudged", "least", "resting", "results", "room")
 
     def __init__(self) -> None:
         self.results: deque[Any] = deque()
         self.room = self.least = 1
-        self._last_ns = self._count = 0  # when there was none the last time, and how many have come since
+        self._last_ns, self._last = 0, -1  # when there was none the last time, and the number of the item that came
         self.resting: Any = None
         self._waiter: asyncio.Future[None] | None = None
         self.is_nudged = False
 
-    def put(self, result: Any) -> None:
-        """Add a result."""
-        results = self.results
-        if not results:
+    def put(self, result: Any, number: int) -> None:
+        """Add the result of the item of a number."""
+        if not self.results:
             now_ns = clock_ns()
-            is_quick = now_ns - self._last_ns < QUICK_NS * self._count
+            is_quick = now_ns - self._last_ns < QUICK_NS * (number - self._last)
             self.room = BURST if is_quick and self.least < BURST else self.least
-            self._last_ns, self._count = now_ns, 0
+            self._last_ns, self._last = now_ns, number
             self._wake()
-        self._count += 1
-        results.append(result)
+        self.results.append(result)
 
     def compute(self, frame: Frame) -> None:
         """Compute further ones now, if they are short and there is room for them, and not in the loop's next turn."""

@@ -223,12 +223,13 @@ class _Feeder:
                 program, frame = frames[0]
                 items = frame.items
                 if items is not None:
+                    made = items.results
                     while True:
-                        if not items.results:
+                        if not made:
                             items.compute(frame)
-                            if not items.results and not await items.come(frame):
+                            if not made and not await items.come(frame):
                                 break
-                        result = items.results.popleft()
+                        result = made.popleft()
                         if items.resting is not None and not items.is_nudged:
                             items.go_on_soon(frame)
                         yield result

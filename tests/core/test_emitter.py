@@ -140,7 +140,7 @@ def test_what_takes_long_is_asked_for_elsewhere(form: Any) -> None:
     for _ in range(2):
         emitting.emitter.pulled(5)
         emitting.emitter.give(ITEM)
-    assert (emitting.emitter.pull_ns, emitting.emitter.has_room()) == (5, False)
+    assert (emitting.emitter.pull_ns, len(emitting.emitter.frames)) == (5, 2)
     emitting.emitter.is_exhausted = True
     emitting.run()
     assert (emitting.sums, emitting.told[-1]) == ([6, 6], "conclude")
