@@ -12,7 +12,7 @@ from functools import partial
 from itertools import groupby
 from sys import getrefcount
 from traceback import clear_frames
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -27,7 +27,7 @@ from actorflow.array.record.record import (
     Record,
     bytes_of,
     called,
-    failure,
+    site_of,
 )
 from actorflow.array.record.steps import Description, Part, describe, steps_of
 from actorflow.core import MOST_COPIED_BYTES, clock_ns, desk
@@ -232,11 +232,9 @@ class Steps:
                 return
         begin_ns = clock_ns()
         try:
-            if op.elementwise or op.into:
+            if op.into:
                 found = values[over] if over is not None else self._room(node)
                 op.compute(*values, *node.params, out=found)
-            elif op.owns:
-                found = op.compute(*values, *node.params, owned=over is not None)
             else:
                 found = as_recorded(interruptible(op.compute, [*values, *node.params]), node.shape, node.dtype)
                 if type(found) is np.ndarray and found.base is not None and self._keeps_too_much(node, found):
@@ -252,9 +250,9 @@ class Steps:
             raise
         self._spoiled = None
         self.calls.append(Call(op.name, clock_ns() - begin_ns, False))
-        if over is None and not (op.elementwise or op.into):
-            self._session.memory.count(found)
         if over is None:
+            if not op.into:
+                self._session.memory.count(found)
             node.lease = self._session.memory.lease(found)
         else:  # the input's, which would keep the memory once more when that ends
             read: Any = node.inputs[over]
@@ -269,9 +267,7 @@ class Steps:
     def _free_input(self, node: Record, values: list[Any]) -> int | None:
         """The position of an input that the result may be written over, as nothing else refers to it."""
         op: Any = node.op
-        if node.size_bytes < _REUSED_BYTES or not ((op.elementwise and op.aligned) or op.owns):
-            return None
-        for i in range(1 if op.owns else len(values)):
+        for i in range(min(op.over, len(values)) if node.size_bytes >= _REUSED_BYTES else 0):
             if type(node.inputs[i]) is Record and self._is_free(node, i, values):
                 return i
         return None
@@ -567,8 +563,13 @@ def explain(node: Record, cause: BaseException) -> Error:
         clear_frames(cause.__traceback__)  # frames refer to values
     if isinstance(cause, OpError | OutOfMemoryError):
         return cause
-    specs = [TensorSpec(x.shape, x.dtype) for x in node.inputs]
-    return failure(node.name, node.origin, specs, cause, accelerator_of(node) or node.place)
+    place = accelerator_of(node) or node.place
+    inputs = [
+        SimpleNamespace(name=f"argument {i}", spec=TensorSpec(x.shape, x.dtype), place=place)
+        for i, x in enumerate(node.inputs)
+    ]
+    failed: Any = SimpleNamespace(name=node.name, site=site_of(node.origin), inputs=inputs, operation="array operation")
+    return OpError.of(failed, cause)
 
 
 def is_own(value: Any) -> bool:

@@ -10,7 +10,6 @@ import operator
 from builtins import slice as _slice
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -976,19 +975,11 @@ def _triangle(kind: str, x: X, k: int, name: str | None) -> X:
 
 @savable
 def _kept(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any], k: int) -> Any:
-    return triangle(kind, shape, dtype, k)[0]
-
-
-@lru_cache(maxsize=256)
-def triangle(kind: str, shape: tuple[int, ...], dtype: np.dtype[Any], k: int) -> tuple[Any, Any]:
-    """Mask of the elements that `tril` or `triu` leaves of matrices, and the zero of their dtype."""
+    """Mask of the elements that `tril` or `triu` leaves of matrices."""
     if len(shape) < 2:
         raise ShapeError(f"{kind}: x must have shape (..., rows, columns), got {TensorSpec(shape, dtype)}")
     is_lower = kind == "tril"
-    found = (np.tri(shape[-2], shape[-1], k - (not is_lower)) == is_lower), np.zeros((), dtype)
-    for each in found:
-        each.flags.writeable = False
-    return found
+    return np.tri(shape[-2], shape[-1], k - (not is_lower)) == is_lower
 
 
 def embedding(indices: X, weight: X, name: str | None = None) -> X:

@@ -256,7 +256,7 @@ def _wide(form: Any) -> WideForm:
         kind = np.dtype(dtype)
         return as_dtype(form(as_dtype(x, kind), axis, keepdims, name), kind)
 
-    del wide.__wrapped__  # type: ignore[attr-defined]  # whose signature it would show
+    del wide.__wrapped__  # whose signature it would show
     line = "        name: Name of the op.\n"
     wide.__doc__ = form.__doc__.replace(line, f"{line}        dtype: Of the result, and of what is combined.\n")
     return wide

@@ -112,3 +112,15 @@ def test_what_is_infinite_or_not_a_number_is_as_in_numpy(shape: tuple[int, ...],
         x.reshape(-1)[: len(places)] = places[: x.size]
         with np.errstate(all="ignore"):
             np.testing.assert_array_equal(sum_axes(x, (axis % x.ndim,)), x.sum(axis))
+
+
+@pytest.mark.parametrize("form", [ops.sum, ops.prod], ids=["sum", "prod"])
+def test_sums_in_another_dtype(form: Any) -> None:
+    values = np.array([[1, 2], [3, 4]], np.int8)
+    graph = af.Graph("wide")
+    x = graph.blob("x", (2, 2), "int8")
+    y = form(x, 0, dtype="float64")
+    expected = getattr(np, form.__name__)(values, 0, dtype="float64")
+    found = graph.run_sync({x: values})[y]
+    for each in (found, form(xp.asarray(values), 0, dtype="float64").to_numpy()):
+        np.testing.assert_array_equal(each, expected, strict=True)

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from actorflow.array.record.placement import default_place, home_of, transfer
 from actorflow.array.record.primitives import (
-    VIEWS,
     DType,
     ElementwisePrimitive,
     OperationPrimitive,
@@ -24,6 +23,7 @@ from actorflow.array.record.primitives import (
     exact_of,
     primitive_of,
     reduction_primitive,
+    view_of,
 )
 from actorflow.array.record.record import HOST, SEVERAL, Input, Record, given, parts_of, record
 from actorflow.core import desk
@@ -293,7 +293,7 @@ def _made(make: Any, params: tuple[Any, ...]) -> tuple[Operation, Callable[..., 
     """An operation, and the one call of NumPy that computes it, if it is a view and right."""
     operation = make(*params)
     with suppress(Exception):
-        return operation, VIEWS[make](operation) if make in VIEWS else None
+        return operation, view_of(operation)
     return operation, None
 
 

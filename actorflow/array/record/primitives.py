@@ -49,7 +49,7 @@ class Primitive:
         elementwise: Whether each element of the result depends on the elements at its place alone.
         reduction: Whether it is a `ReductionPrimitive`.
         into: Whether ``compute`` takes ``out``, a buffer for the result.
-        owns: Whether ``compute`` takes ``owned``, which tells that it may write into its first input.
+        over: How many of its first inputs ``out`` may be.
         threaded: Whether ``compute`` uses all cores by itself.
         loop: Computes it at once, if it is a function of one or two operands; None for others.
         turned: Of a product of two matrices, which of them are transposed; None for other operations.
@@ -59,7 +59,8 @@ class Primitive:
 
     elementwise: ClassVar[bool] = False
     reduction: ClassVar[bool] = False
-    into = owns = threaded = False
+    into = threaded = False
+    over = 0
     turned: tuple[bool, bool] | None = None
     operation: Any = None
     loop: Loop | None = None
@@ -90,7 +91,7 @@ class Primitive:
         bound = self.bound(params, shape)
         if bound is not None:
             return bound
-        if self.elementwise or self.into:
+        if self.into:
 
             def into(*inputs: Any) -> Any:
                 out = np.empty(shape, dtype)
@@ -98,8 +99,7 @@ class Primitive:
                 return out
 
             return into
-        more = {"owned": False} if self.owns else {}
-        return lambda *inputs: as_recorded(self.compute(*inputs, *params, **more), shape, dtype)
+        return lambda *inputs: as_recorded(self.compute(*inputs, *params), shape, dtype)
 
 
 def as_recorded(found: Any, shape: tuple[int, ...], dtype: DType) -> Any:
@@ -167,12 +167,12 @@ class ElementwisePrimitive(Primitive):
         ufunc: NumPy's function that computes it; None if there is none, or its results have other dtypes.
     """
 
-    elementwise = True
+    elementwise = into = True
     ufunc: np.ufunc | None = None
 
     def __init__(self, operation: Elementwise) -> None:
         self.operation = operation
-        self.aligned = operation.aligned
+        self.over = 3 if operation.aligned else 0
         #: The dtype of the result for those of the inputs; DTypeError if it has none.
         self.dtype: Callable[..., DType] = lru_cache(maxsize=None)(self._dtype)
         if isinstance(operation.function, np.ufunc) and operation.types is None and not operation.parameters:
@@ -288,8 +288,8 @@ class OperationPrimitive(Primitive):
     random = _is_one_call = False
 
     def __init__(self, operation: Operation, dtype: DType, outputs: int) -> None:
-        quick = VIEWS.get(type(operation))
-        compute = operation.compute if quick is None else quick(operation)
+        quick = view_of(operation)
+        compute = quick or operation.compute
         super().__init__(operation.function_name, compute, view=operation.is_view)
         self.operation = operation
         if operation.is_view:
@@ -307,21 +307,14 @@ class OperationPrimitive(Primitive):
             self.compute = self._compute_several
         elif kernel.returns:
             self.compute = self._compute_returned
-        elif operation.writes_over:
-            self.compute, self.owns = self._compute_over, True
         else:
-            self.compute, self.into = self._compute_into, True
+            self.compute, self.into, self.over = self._compute_into, True, int(operation.writes_over)
             self.threaded = kernel.threaded
             if isinstance(operation, Matmul) and not operation.batch:
                 self.turned = operation.transpose_a, operation.transpose_b
 
     def _compute_into(self, *inputs: Any, out: Value) -> None:
         self._call([*inputs], [out])
-
-    def _compute_over(self, *inputs: Any, owned: bool) -> Value:
-        out: Value = inputs[0] if owned else np.empty(inputs[0].shape, inputs[0].dtype)
-        self._call([*inputs], [out])
-        return out
 
     def _compute_returned(self, *inputs: Any) -> Value:
         results = self._call([*inputs], None)
@@ -348,11 +341,17 @@ class OperationPrimitive(Primitive):
 #: Modules whose operations take as long for each element as those on elements do.
 _BRIEF = frozenset(f"actorflow.ops.{name}" for name in ("indexing", "reductions", "shaping"))
 #: Views that one call of the interpreter's own makes.
-VIEWS: dict[type[Operation], Callable[[Any], Callable[..., Any]]] = {
+_VIEWS: dict[type[Operation], Callable[[Any], Callable[..., Any]]] = {
     Slice: lambda operation: itemgetter(numpy_key(operation.key)),
     Transpose: lambda operation: methodcaller("transpose", operation.axes),
     Reshape: lambda operation: methodcaller("reshape", operation.shape),
 }
+
+
+def view_of(operation: Operation) -> Callable[[Any], Any] | None:
+    """The one call that makes the view that an operation is; None for others."""
+    make = _VIEWS.get(type(operation))
+    return None if make is None else make(operation)
 
 
 def _of_stream(function: Callable[..., Any], operation: Operation, inputs: list[Any], outputs: Any) -> Any:

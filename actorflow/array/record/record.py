@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from math import prod
 from pathlib import Path
-from types import CodeType, SimpleNamespace
+from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -331,22 +331,11 @@ def computed(
     shape: tuple[int, ...],
     dtype: DType,
     evaluator: Evaluator,
-    bound: Callable[..., Any] | None = None,
 ) -> Array | None:
-    """The result of an operation on arrays, records and constants, if what it reads is there."""
-    found: Any = None
-    if op.loop is not None and len(inputs) < 3:
-        found = op.loop.of_one(*inputs) if len(inputs) == 1 else op.loop.of_two(*inputs)
-    elif op.turned is not None:
-        found = desk.product(inputs[0], inputs[1], *op.turned)
-    elif bound is not None and len(inputs) == 1:
-        found = desk.call(bound, inputs[0], op.view)
-    if found is not None:
-        return found  # type: ignore[no-any-return]
+    """The result of an operation on records and constants, if what it reads is there."""
     values = []
     for each in inputs:
-        node = each._node if type(each) is Record.array_type else each
-        value = node.value if type(node) is Record else node
+        value = each.value if type(each) is Record else each
         if type(value) is not np.ndarray:
             return None
         values.append(value)
@@ -381,7 +370,7 @@ def bytes_of(node: Record) -> int:
 def _has_own_memory(node: Record) -> bool:
     if node.value is not None:
         return getattr(node.value, "base", None) is None and not isinstance(node.value, tuple)
-    return node.op is not None and (node.op.elementwise or node.op.into)
+    return node.op is not None and node.op.into
 
 
 @contextmanager
@@ -468,15 +457,6 @@ def called(function: Callable[..., Any], *arguments: Any) -> Any:
         raise
     except BaseException as error:
         raise InterruptedStepError from error
-
-
-def failure(
-    name: str, origin: Origin, inputs: Iterable[TensorSpec], cause: BaseException, place: Place = HOST
-) -> OpError:
-    """The error of an operation whose computation raised ``cause``; it names the line that recorded it."""
-    named = [SimpleNamespace(name=f"argument {i}", spec=spec, place=place) for i, spec in enumerate(inputs)]
-    failed: Any = SimpleNamespace(name=name, site=site_of(origin), inputs=named, operation="array operation")
-    return OpError.of(failed, cause)
 
 
 def site_of(origin: Origin) -> Site:

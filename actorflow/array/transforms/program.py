@@ -87,6 +87,8 @@ class Program:
 
     Attributes:
         graph: The graph.
+        fetched: The blobs that are computed.
+        program: What runs it on the calling thread; there is none for a service.
     Raises:
         GraphError: if there is no such graph.
     """
@@ -116,13 +118,13 @@ class Program:
         self._feeds = [(i, blob) for i, blob in enumerate(self._given) if isinstance(blob, Blob)]
         #: A blob for each result, or a tuple of them for one of several values.
         self._fetches = [self._result(self._blobs[i], steps[i].place or HOST) for i in outputs]
-        self._fetched = [*dict.fromkeys(blob for each in self._fetches for blob in _several(each))]
+        self.fetched = [*dict.fromkeys(blob for each in self._fetches for blob in _several(each))]
         if is_served:
             return
-        self._owned = [steps[i].op.elementwise or steps[i].op.into for i in outputs]
+        self._owned = [steps[i].op.into for i in outputs]
         owned = {blob for blob, is_owned in zip(self._fetches, self._owned, strict=True) if is_owned}
-        self.program = CallersProgram(graph, [blob for _, blob in self._feeds], self._fetched, owned)
-        slots = {blob: i for i, blob in enumerate(self._fetched)}
+        self.program = CallersProgram(graph, [blob for _, blob in self._feeds], self.fetched, owned)
+        slots = {blob: i for i, blob in enumerate(self.fetched)}
         self._slots = self._results(slots)  # positions of what is fetched
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
@@ -147,7 +149,7 @@ class Program:
 
     async def serve(self, service: Service, values: Sequence[Any]) -> list[Any]:
         """The results, as a service computes them."""
-        return self._results(await service.run(self.graph, {blob: values[i] for i, blob in self._feeds}, self._fetched))
+        return self._results(await service.run(self.graph, {blob: values[i] for i, blob in self._feeds}, self.fetched))
 
     @property
     def profiles(self) -> dict[int, list[OpProfile]]:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from actorflow.array.array import Array
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import touched
-from actorflow.array.record.record import (
-    HOST,
-    WORTH_A_LOOK,
-    Record,
-    bytes_of,
-    computed,
-)
-from actorflow.array.record.steps import describe, reached, steps_of
+from actorflow.array.record.primitives import touched, view_of
+from actorflow.array.record.record import HOST, WORTH_A_LOOK, Origin, Record, bytes_of, computed
+from actorflow.array.record.steps import Entry, Step, describe, reached, steps_of
 from actorflow.core import desk
+from actorflow.runtime.quiet import quiet
 
 #: Load of what is computed only if it is asked for, so that forgotten records are looked at now and then.
 _LATER = WORTH_A_LOOK >> 8
@@ -41,8 +37,6 @@ class Recipe:
     def __init__(self, inputs: Sequence[Record], outputs: Sequence[Record], first: int, prompt: Sequence[int]) -> None:
         nodes, self.captured = needed(outputs, inputs, first)
         description = describe(nodes, set(), varies=False)
-        self._steps = [*description.entries]
-        self._origins = [node.origin for node in nodes]
         position = {node: i for i, node in enumerate((*inputs, *self.captured))}
         #: Values that are given: those that the traced function made of numbers, or arguments of random operations.
         self._given = [each.value if isinstance(each, Record) else each for each in description.given]
@@ -59,22 +53,23 @@ class Recipe:
         work = sum([touched(node.op, node.inputs, node.size) for node in nodes if node.op is not None])
         steps = [*steps_of(description.entries)]
         own = reached(steps, [self._outputs[i] for i in prompt]) if work <= _BRIEF else {}
-        #: Whether each step is computed at once.
-        self._at_once = [i in own and step.op.pure and step.op is not TRANSFER for i, step in enumerate(steps)]
-        self._bound = [step.op.bound(step.params, step.shape) for step in steps]
-        #: Whether each follows from constants alone; then it is computed once, and its value.
-        self._is_constant: list[bool] = []
-        fed = {-1 - i for i, _ in self._fed}
-        for i, step in enumerate(steps):
-            read = [self._is_constant[each] if each >= 0 else each not in fed for each in step.reads]
-            self._is_constant.append(all(read) and self._at_once[i] and i not in self._outputs)
-        self._constants: list[Any] = [None] * len(steps)
         last = {each: i for i, step in enumerate(steps) for each in step.reads}
-        #: For each step, those whose results nothing reads after it.
-        self._freed: list[list[int]] = [[] for _ in steps]
-        for each, i in last.items():
-            if each >= 0 and each not in self._outputs:
-                self._freed[i].append(each)
+        fed = {-1 - i for i, _ in self._fed}
+        #: Values of steps that follow from constants alone.
+        self._constants: list[Any] = [None] * len(steps)
+        #: The others: position, entry, what computes it at once, its origin, and whose results it frees.
+        self._steps: list[tuple[int, Entry, Any, Origin, list[int]]] = []
+        for i, (step, entry, node) in enumerate(zip(steps, description.entries, nodes, strict=True)):
+            at_once = i in own and step.op.pure and step.op is not TRANSFER
+            read = [self._constants[each] if each >= 0 else self._given[-1 - each] for each in step.reads]
+            is_fed = not fed.isdisjoint(step.reads) or any(each is None for each in read)
+            if at_once and i not in self._outputs and not is_fed:
+                with suppress(Exception):  # it is raised where the value is asked for
+                    self._constants[i] = quiet.run(step.op.called(step.params, step.shape, step.dtype), *read)
+            if self._constants[i] is None:
+                freed = [each for each in step.reads if each >= 0 and last[each] == i and each not in self._outputs]
+                quick = _quick(step) if at_once else None
+                self._steps.append((i, entry, quick, node.origin, [*dict.fromkeys(freed)]))
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         """The outputs for arrays, in the place of the inputs."""
@@ -84,14 +79,14 @@ class Recipe:
         for i, position in self._fed:
             given[i] = read[position]
         is_open = evaluator.at_once and desk.placing is None and not desk.dry_runs
-        found: list[Any] = self._constants.copy() if is_open else [None] * len(self._steps)
-        later = []
-        for i, (op, params, shape, dtype, row, _) in enumerate(self._steps):
+        found, later = self._constants.copy(), []
+        for i, (op, params, shape, dtype, row, _), quick, origin, freed in self._steps:
             inputs = [found[each] if each >= 0 else given[-1 - each] for each in row]
-            if is_open and self._at_once[i] and found[i] is None:
-                found[i] = computed(op, inputs, params, shape, dtype, evaluator, self._bound[i])
-                if self._is_constant[i] and found[i] is not None:
-                    self._constants[i] = found[i] = found[i]._node.value
+            if is_open and quick is not None:
+                found[i] = quick(*inputs)
+                if found[i] is None:
+                    nodes = [each._node if type(each) is Array else each for each in inputs]
+                    found[i] = computed(op, nodes, params, shape, dtype, evaluator)
             if found[i] is None:
                 place = HOST
                 reads: tuple[Any, ...] = tuple([each._node if type(each) is Array else each for each in inputs])
@@ -101,13 +96,13 @@ class Recipe:
                     params = (reads[0].place if type(reads[0]) is Record else HOST, place := params[1])
                 elif desk.placing is not None:
                     reads, place = desk.placing(op, reads, True)
-                found[i] = Record(op, reads, shape, dtype, params, evaluator, place, self._origins[i]).show()
+                found[i] = Record(op, reads, shape, dtype, params, evaluator, place, origin).show()
                 later.append(i)
-            for j in self._freed[i]:
+            for j in freed:
                 found[j] = None
         if later:
             evaluator.pending.extend([found[i]._node.handle for i in self._outputs if i in later])
-            evaluator.load += self._load if len(later) == len(found) else _LATER
+            evaluator.load += self._load if len(later) == len(self._steps) else _LATER
             if evaluator.is_limited:
                 evaluator.recorded_bytes.append(self._bytes)
             if evaluator.load > evaluator.threshold:
@@ -115,6 +110,19 @@ class Recipe:
                     if not found[i]._node.done:
                         evaluator.notice(found[i]._node)
         return [found[i] for i in self._outputs]
+
+
+def _quick(step: Step) -> Callable[..., Any]:
+    """Computes a step at the desk; gives None where it is computed otherwise."""
+    op = step.op
+    if op.loop is not None and len(step.reads) < 3:
+        return op.loop.of_one if len(step.reads) == 1 else op.loop.of_two
+    if op.turned is not None:
+        one, other = op.turned
+        return lambda x1, x2: desk.product(x1, x2, one, other)
+    view = view_of(op.operation)
+    call = view or op.bound(step.params, step.shape)
+    return lambda *inputs: desk.call(call, *inputs, view is not None) if len(inputs) == 1 else None
 
 
 def needed(results: Sequence[Record], known: Sequence[Record], first: int) -> tuple[list[Record], list[Record]]:
