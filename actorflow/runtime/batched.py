@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from heapq import heapify, heappop, heapreplace
+from itertools import islice
 from operator import attrgetter
 from threading import get_ident
 from time import perf_counter
@@ -582,22 +583,21 @@ class Batcher:
         if self._why or options.key is not None or options.pad is not None:
             return
         since_s, groups = self._loop.time(), dict[tuple[int, ...], list[Request]]()
-        for request in requests:
+        for request in islice(requests, options.queue_rows - self._waiting_rows):
             ahead, held = request.ahead, request.held
             if (
                 ahead is not None
                 and ahead.left > 0
                 and len(ahead.found) < Ahead.MOST
                 and request.error is None
-                and (held is None or held.has_room(request.used + request.adds))
                 and ahead.session.goes_on(request)
+                and (held is None or held.has_room(request.used + request.adds))
             ):
                 request.since_s, request.order, request.asked = since_s, since_s - request.lead_s, now
                 request.future, ahead.is_asked = self._unawaited, False
                 groups.setdefault(request.lengths, []).append(request)
         for lengths, rows in groups.items():
-            free = options.queue_rows - self._waiting_rows
-            self._move(rows[:free], None, self._groups.get(lengths) or Group(lengths, False, self._most(rows[0])))
+            self._move(rows, None, self._groups.get(lengths) or Group(lengths, False, self._most(rows[0])))
         if groups:
             self._look_soon()
 
@@ -719,7 +719,8 @@ class Batcher:
         for request, part in zip(requests, parts, strict=True):
             ahead, is_wanted = request.ahead, request.place is batch and not request.future.done()
             if ahead is not None and is_wanted:
-                unasked[request.asked] += not ahead.is_asked
+                if not ahead.is_asked:
+                    unasked[request.asked] += 1
                 if ahead.until is not None and ahead.until not in ends:
                     ends[ahead.until] = rows.ends(ahead.until, result)
                 ahead.add(request, part, ahead.until is not None and ends[ahead.until][start])

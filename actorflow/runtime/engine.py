@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -408,10 +409,10 @@ class Engine:
         lanes = self.lanes()
         self.resources.expect_work(lanes, lanes - self.lanes(FunctionActor))
 
-    def lanes(self, kind: type[OpActor] = OpActor) -> set[Lane]:
+    def lanes(self, kind: type[OpActor] | None = None) -> set[Lane]:
         """The lanes that ops of its programs use, or those of a kind."""
-        programs = self._programs.values()
-        return {op.lane for program in programs for op in program.ops if op.uses_lane and isinstance(op, kind)}
+        ops = chain.from_iterable([program.ops for program in self._programs.values()])
+        return {op.lane for op in ops if op.uses_lane and (kind is None or isinstance(op, kind))}
 
     def _making_one(self, key: _Key) -> Steps[Program | None]:
         """A program that is then known; None once the graph has changed or was closed meanwhile."""

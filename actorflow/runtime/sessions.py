@@ -273,7 +273,8 @@ class Session:
         timeout_s = None if timeout is None else time_limit("timeout", timeout)
         try:
             while ahead.left or ahead.found:
-                if self._ahead is request and not ahead.found and (request.place is not None or ahead.error is not None):
+                is_going = request.place is not None or ahead.error is not None
+                if self._ahead is request and is_going and not ahead.found:
                     await self._computed(request, ahead, timeout_s)
                 if ahead.found:
                     yield self._read(request, ahead)
@@ -320,7 +321,7 @@ class Session:
         return step.result
 
     def goes_on(self, request: Request) -> bool:
-        """Return whether an iteration may go on before it is asked for, as nothing else uses the session; for the batcher."""
+        """Return whether an iteration may go on unasked, as nothing else uses the session; for the batcher."""
         may = not self._why and self._ahead in (None, request) and self._request in (None, request)
         if may:
             self._ahead = self._request = request

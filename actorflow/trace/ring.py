@@ -166,9 +166,7 @@ class Trace(core.Ring):
         """Numbers of calls and requests that have ended."""
         return self.total, self.requests_total
 
-    def add_request(
-        self, start_s: float, end_s: float, frames: Sequence[int], outcome: str, times: int = 1
-    ) -> None:
+    def add_request(self, start_s: float, end_s: float, frames: Sequence[int], outcome: str, times: int = 1) -> None:
         """Enter a request of a batched run that has ended: what `EndedRequest` has, by `time.perf_counter`."""
         self._requests.extend([(start_s, end_s, frames, outcome)] * times)
         self.requests_total += times

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pickle
 from operator import attrgetter
 from pathlib import Path
@@ -578,6 +579,55 @@ async def test_an_iteration_whose_caller_leaves_frees_its_slot_and_computes_noth
             async for result in session.iterate({x: [3], step: [1]}, feedback={x: following}, limit=2):
                 result[following][:] = 100  # the caller's own, which is not fed
             assert session.state_dict()["total"] == 5
+
+
+async def test_steps_ahead_of_a_slow_caller_are_few_and_another_step_forgets_them() -> None:
+    graph, x, step, following = counting()
+    async with graph, graph.batched(fetch=[following, "sum/out"]) as batcher, batcher.session() as session:
+        steps = session.iterate({x: [30], step: [1]}, feedback={x: following}, limit=6)
+        assert (await anext(steps))[following] == [29]
+        while (figures := batcher.statistics()).in_flight or figures.waiting_rows:
+            await asyncio.sleep(0)
+        assert figures.frames == 5
+        assert session.state_dict()["total"] == 30
+        assert [int((await anext(steps))[following][0]) for _ in range(2)] == [28, 27]
+        total = 30 + 29 + 28 + 100
+        await session.run({x: [100], step: [1]})
+        assert session.state_dict()["total"] == total
+        waiting = asyncio.ensure_future(anext(steps))
+        await asyncio.sleep(0)
+        await session.run({x: [1000], step: [1]})
+        assert (await waiting)[following] == [26]
+        assert session.state_dict()["total"] == total + 27 + 1000
+        assert [int(each[following][0]) async for each in steps] == [25, 24]
+        assert session.state_dict()["total"] == total + 27 + 1000 + 26 + 25
+
+
+@pytest.mark.parametrize("is_read_late", [False, True])
+async def test_an_error_comes_behind_the_steps_before_it_and_spares_others(is_read_late: bool) -> None:
+    graph = af.Graph("failing")
+    x, y = graph.blob("x", ["row"], "int64"), graph.blob("y", ["row"], "int64")
+
+    def following(x: Any) -> Any:
+        if 3 in x:
+            raise ValueError("three")
+        return x + 1
+
+    [x] >> graph.function("following", following) >> [y]
+
+    async def values(batcher: Any, first: int) -> list[int]:
+        found = []
+        steps = batcher.iterate({x: [first]}, feedback={x: y}, limit=6, timeout=None)
+        with contextlib.suppress(af.OpError):
+            async for each in steps:
+                found.append(int(each[y][0]))
+                if is_read_late:
+                    await settle()
+        return found
+
+    async with graph, graph.batched() as batcher:
+        assert await asyncio.gather(values(batcher, 0), values(batcher, 10)) == [[1, 2, 3], [*range(11, 17)]]
+        assert (batcher.statistics().failed, batcher.statistics().sessions) == (1, 0)
 
 
 async def test_who_is_closed_in_the_turn_in_which_a_frame_ends_is_told_and_others_go_on() -> None:

@@ -1,4 +1,7 @@
-"""Kernels of `actorflow.ops.ordering` and of choices by scores: CuPy's functions, which take memory of their own, or wait for the stream."""
+"""Kernels of `actorflow.ops.ordering` and of choices by scores.
+
+CuPy's functions, which take memory of their own, or wait for the stream.
+"""
 
 from __future__ import annotations
 

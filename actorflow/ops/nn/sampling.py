@@ -112,7 +112,7 @@ class Sample(Operation):
     """Choices by their scores and numbers that were drawn; see `sample`.
 
     Attributes:
-        temperature, top_k, top_p: For all rows; None for one that is an input, behind the numbers, with a value for each.
+        temperature, top_k, top_p: For all rows; None for one that is an input, with a value for each row.
     """
 
     arguments = ("scores", "random", "*settings")
