@@ -22,7 +22,7 @@ _F = TypeVar("_F", bound="asyncio.Future[Any]")
 Steps: TypeAlias = Generator[None, None, _T]
 
 #: Steps of a slice, a millisecond or less: a number, and not a time, so that programs do the same each time they run.
-_SLICE_STEPS = 32
+_SLICE_STEPS = 16
 #: Tasks that have been told to end.
 _told: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 #: Seconds between looks at a task that others have told to end, and how long they may take.

@@ -180,6 +180,14 @@ class _Blas:
         #: Libraries that have a limit, by their files, and what they go back to.
         self._before: dict[str, tuple[Any, int]] = {}
 
+    def look(self) -> None:
+        """Look for libraries that came with modules since the last time; all that is loaded takes some ms."""
+        from threadpoolctl import ThreadpoolController
+
+        if self._modules != len(sys.modules):
+            self._modules = len(sys.modules)
+            self._libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+
     def limit(self, most: int | None) -> None:
         """Have at most so many threads, or None: as many as before."""
         if most is None:
@@ -187,11 +195,7 @@ class _Blas:
             for library, count in before.values():
                 library.set_num_threads(count)
             return
-        from threadpoolctl import ThreadpoolController
-
-        if self._modules != len(sys.modules):  # they come with modules, and to look at all that is loaded takes some ms
-            self._modules = len(sys.modules)
-            self._libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+        self.look()
         for library in self._libraries:
             if library.filepath not in self._before:
                 self._before[library.filepath] = library, library.get_num_threads()
@@ -237,6 +241,12 @@ class Team:
     def next_share(self) -> int:
         """Threads that each lane may use once there is one more."""
         return self._share(self._lanes + 1)
+
+    def prepare(self) -> None:
+        """Look for libraries of BLAS now, on this thread, and not when the first lane starts."""
+        with self._setting:
+            self._blas.look()
+        self._change()  # what others have noted meanwhile
 
     def lane_started(self, in_pieces: bool = False) -> None:
         """There is one more lane with work; with ``in_pieces``, it needs no threads of BLAS."""

@@ -386,6 +386,11 @@ def load_library(kind: str, library: str) -> None:
     _loaded.add(key)
 
 
+def are_loaded(kind: str, libraries: Iterable[str]) -> bool:
+    """Return whether all these libraries of a kind of device were loaded, or could not be."""
+    return all((kind, library) in _loaded or (kind, library) in _failed for library in libraries)
+
+
 def load_libraries(kind: str, libraries: Sequence[str]) -> list[str]:
     """Have the kernels of a kind of device's own libraries registered: those that can be loaded, which are returned.
 

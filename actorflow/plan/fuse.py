@@ -111,7 +111,7 @@ def fuse(
             if made is not None:
                 joined.update({each.index: made for each in made.parts})
     yield
-    return in_new_order(ops, slots, joined) if joined else None
+    return (yield from in_new_order(ops, slots, joined)) if joined else None
 
 
 def _link(op: PlannedOp, slots: Sequence[Slot]) -> _Link | None:
@@ -380,7 +380,9 @@ def _written_over_first(inputs: list[int], part: Sequence[PlannedOp], result: in
     return inputs
 
 
-def in_new_order(ops: Sequence[PlannedOp], slots: Sequence[Slot], joined: dict[int, PlannedOp]) -> list[PlannedOp]:
+def in_new_order(
+    ops: Sequence[PlannedOp], slots: Sequence[Slot], joined: dict[int, PlannedOp]
+) -> Steps[list[PlannedOp]]:
     """The ops, joined ones in the place of their parts, behind all that they read; consumers are set anew."""
     units = [joined.get(op.index, op) for op in ops]
     distinct = {unit.index: unit for unit in units}
@@ -389,6 +391,7 @@ def in_new_order(ops: Sequence[PlannedOp], slots: Sequence[Slot], joined: dict[i
         for consumer in [units[index] for slot in op.outputs for index in slots[slot].consumers]:
             if consumer is not unit:
                 sorter.add(consumer.index, unit.index)
+        yield
     sorter.prepare()
     ready: list[int] = []
     order: list[PlannedOp] = []
@@ -398,6 +401,7 @@ def in_new_order(ops: Sequence[PlannedOp], slots: Sequence[Slot], joined: dict[i
         first = heappop(ready)
         order.append(distinct[first])
         sorter.done(first)
+        yield
     for position, unit in enumerate(order):
         unit.index = position
     for slot in slots:

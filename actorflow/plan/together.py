@@ -50,7 +50,7 @@ def gather(ops: Sequence[PlannedOp], slots: Sequence[Slot], choose: ChooseKernel
             made = _join(group[::-1], slots, choose)
             if made is not None:
                 joined.update({op.index: made for op in group})
-    return in_new_order(ops, slots, joined) if joined else None
+    return (yield from in_new_order(ops, slots, joined)) if joined else None
 
 
 def _key(op: PlannedOp, slots: Sequence[Slot], unit_of: dict[int, Hashable]) -> Hashable | None:

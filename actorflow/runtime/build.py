@@ -123,6 +123,9 @@ class Builder:
         for slot in plan.slots if self._users else ():
             if isinstance(slot.blob, Variable) and slot.place == slot.blob.place:
                 resources.variable_actor(slot.blob).lanes.update(dict.fromkeys(self._users[slot.index]))
+        for variable in plan.reads:
+            resources.variable_actor(variable)
+            yield
         self._writers = writers = {slot: op for op in plan.ops for slot in op.outputs}
         for slot in plan.slots:  # those that an op reads stand before those that it writes
             self.blobs.append(self._blob_actor(slot, writers.get(slot.index)))

@@ -21,8 +21,9 @@ from actorflow.actors.nesting import check_turns, turns_to_wait
 from actorflow.actors.op import FunctionActor, OpActor
 from actorflow.actors.task import callers, within
 from actorflow.core import FrameState
-from actorflow.devices import Device, Lane
+from actorflow.devices import Device, Lane, device_kind
 from actorflow.devices.memory import give_back_to_system
+from actorflow.devices.team import team
 from actorflow.errors import FeedError, GraphError, NotFiniteError, RunCancelledError, RunTimeoutError, listed
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
@@ -32,6 +33,7 @@ from actorflow.ops.cpu.buffers import forget_scratch
 from actorflow.ops.fills import Constant
 from actorflow.ops.function import Function
 from actorflow.ops.operation import KEPT
+from actorflow.ops.registry import are_loaded, load_libraries
 from actorflow.ops.transfer import Receive, Send, Transfer
 from actorflow.place import Place
 from actorflow.plan.lengths import OpenAxes
@@ -697,7 +699,10 @@ class Engine:
         key = self._key(fetch, feeds, lengths, is_partial)  # now, as the graph may have changed meanwhile
         program = self._known(key)
         if program is None:
-            await in_slices(self._making_one(key))
+            if not are_loaded("cpu", device_kind("cpu").libraries):
+                await in_thread(prepare_host)  # that would hold the loop for 100 ms
+            else:
+                await in_slices(self._making_one(key))
             return None
         exchange = program.exchange
         waiting = None if exchange is None else exchange.peers.prepare(exchange)
@@ -899,6 +904,12 @@ class Engine:
                     "some of its updates may be missing"
                 )
         return values
+
+
+def prepare_host() -> None:
+    """Have the kernels of processors registered and BLAS found, which takes some 50 ms once; in a thread."""
+    load_libraries("cpu", device_kind("cpu").libraries)
+    team.prepare()
 
 
 def _made(values: Mapping[Variable, npt.NDArray[Any]], kept: Iterable[Any]) -> dict[Variable, npt.NDArray[Any]]:

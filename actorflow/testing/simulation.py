@@ -26,6 +26,7 @@ from actorflow.devices.cpu import WorkerLane, on_lane
 from actorflow.devices.team import team
 from actorflow.errors import ActorflowError, DeviceError, real, seconds, whole
 from actorflow.plan.plan import PlannedOp
+from actorflow.runtime.engine import prepare_host
 from actorflow.runtime.resources import Resources
 from actorflow.testing.clock import VirtualTimeLoop
 from actorflow.testing.disk import Disk
@@ -335,6 +336,7 @@ class _Course:
 
     def run(self) -> Simulated:
         """Run it; see `simulate`."""
+        prepare_host()  # what a process does once is no part of what a seed says
         with _seeded(self._seed), asyncio.Runner(loop_factory=partial(_Loop, self)) as runner:
             loop = runner.get_loop()
             assert isinstance(loop, _Loop)

@@ -77,7 +77,8 @@ def _torch(name: str, cores: int) -> Callable[[Task, int], Trained]:
         weights = [_moved(torch, weight, memory_format) for weight in tensors(torch, _variables(task))]
         images, labels = (torch.from_numpy(array) for array in task.data(batch))
         # The network's functions take images as ours; what they permute them back to is of the format wanted.
-        images = images.permute(0, 3, 1, 2).contiguous(memory_format=memory_format).permute(0, 2, 3, 1)
+        if images.ndim == 4:
+            images = images.permute(0, 3, 1, 2).contiguous(memory_format=memory_format).permute(0, 2, 3, 1)
         optimizer = torch.optim.SGD(weights, RATE, MOMENTUM)
 
         def step() -> Any:
@@ -105,10 +106,9 @@ def _moved(torch: Any, weight: Any, memory_format: Any) -> Any:
 
 def _variables(task: Task) -> list[af.Variable]:
     """Variables of our network, with its initial values."""
-    layers = task.build()
     graph = af.Graph(task.name)
-    layers(graph.blob("x", (1, *task.shape)), training=True)
-    return list(layers.variables)
+    task.build()(graph.blob("x", (1, *task.shape)), training=True)
+    return list(graph.variables)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,9 @@ import numpy as np
 
 import actorflow as af
 
+#: Of the transformer.
+LAYERS, HEADS = 2, 4
+
 
 def tensors(torch: Any, variables: Sequence[af.Variable]) -> list[Any]:
     """Leaves of the variables' values; weights of convolutions in PyTorch's order."""
@@ -44,6 +47,14 @@ class Network:
 
     def lrn(self, x: Any) -> Any:
         return self.f.local_response_norm(x, 5, 1e-4, 0.75, 1.0)
+
+    def norm(self, x: Any) -> Any:
+        scale, shift = next(self.weights), next(self.weights)
+        return self.f.layer_norm(x, x.shape[-1:], scale, shift)
+
+    def attend(self, x: Any) -> Any:
+        q, k, v = (self.linear(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for _ in range(3))
+        return self.linear(self.f.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
 
     def finish(self, y: Any) -> Any:
         assert next(self.weights, None) is None
@@ -83,3 +94,10 @@ def googlenet(net: Network, x: Any, auxiliary: bool) -> list[Any]:
         y = net.relu(net.f.avg_pool2d(y, 5, 3, ceil_mode=True))
         scores.append(net.linear(net.f.relu(net.linear(y))))
     return net.finish(scores)
+
+
+def encoder(net: Network, x: Any) -> Any:
+    for _ in range(LAYERS):
+        x = x + net.attend(net.norm(x))
+        x = x + net.linear(net.f.gelu(net.linear(net.norm(x))))
+    return net.finish(net.linear(net.norm(x).mean(1)))

@@ -24,8 +24,8 @@ class Task:
     Attributes:
         name: How the contenders are told of it.
         title: For tables.
-        batch: Images per step.
-        shape: Of an image.
+        batch: Images, or sequences, per step.
+        shape: Of an image, or of a sequence.
         classes: Number of classes.
         build: Makes the layers, without dropout: two libraries draw different masks.
         torch: The same as a function of (network, images) in torch: that of the tests, which compare every gradient.
@@ -35,7 +35,7 @@ class Task:
     name: str
     title: str
     batch: int
-    shape: tuple[int, int, int]
+    shape: tuple[int, ...]
     classes: int
     build: Callable[[], af.Composite]
     torch: Callable[[networks.Network, Any], Any]
@@ -45,6 +45,18 @@ class Task:
         """Images of noise and labels."""
         rng = np.random.default_rng(0)
         return rng.standard_normal((batch, *self.shape), np.float32), rng.integers(0, self.classes, batch)
+
+
+class _Encoder(af.Composite):
+    """A transformer of two layers over 4 heads, normalized before each part, and scores by the mean of its steps."""
+
+    def build(self, *bottom: af.Blob, training: bool) -> af.Blob:
+        (x,) = bottom
+        for _ in range(networks.LAYERS):
+            x = x + af.nn.MultiHeadAttention(networks.HEADS)(af.nn.LayerNorm()(x))
+            wide = af.nn.Linear(4 * x.shape[-1], activation="gelu")(af.nn.LayerNorm()(x))
+            x = x + af.nn.Linear(x.shape[-1])(wide)
+        return af.nn.Linear(10)(af.ops.mean(af.nn.LayerNorm()(x), axis=1))
 
 
 def _googlenet(net: networks.Network, x: Any) -> Any:
@@ -74,4 +86,5 @@ TASKS = (
         _googlenet,
         10,
     ),
+    Task("transformer", "Transformer, 2 layers, 64x128, 4 heads", 16, (64, 128), 10, _Encoder, networks.encoder, 5),
 )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from actorflow import ops
-from actorflow.ops.cpu import buffers, indexing, lrn, pool, updates
+from actorflow.ops.cpu import activation, buffers, indexing, lrn, pool, updates
 from actorflow.ops.indexing import TakeDown
 from actorflow.ops.nn.conv import ConvWeight
 from actorflow.ops.nn.lrn import LRNDown
@@ -110,3 +110,17 @@ def test_weights_of_depthwise_convolutions() -> None:
         (exact,) = compute_cpu(operation, g.astype("f8"), x.astype("f8"))
         np.testing.assert_allclose(mine, exact, rtol=1e-4, atol=1e-5)
         np.testing.assert_array_equal(mine, compute_cpu(operation, g, x)[0])
+
+
+def test_tails_of_the_normal_distribution() -> None:
+    """Nearly NumPy's: the exponential function is another one; the same bits wherever an element is."""
+    x = np.concatenate([np.linspace(0, 13, 1001), [np.inf, np.nan, 1e-30]]).astype("f")
+    found = activation.tail(x)
+    with patch.object(activation, "loops_for", return_value=None):
+        np.testing.assert_allclose(found, activation.tail(x), rtol=2e-6, atol=0)
+    np.testing.assert_array_equal(activation.tail(x[3:]), found[3:])
+    np.testing.assert_array_equal(activation.tail(x[::-2]), found[::-2])
+    module = buffers.loops_for(x)
+    if module is not None:
+        with pytest.raises(ValueError, match="shapes do not fit"):
+            module.normal_tail(x, found[1:], np.zeros(12, "f"))

@@ -22,7 +22,6 @@ from actorflow.ops.indexing import line
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
-
 #: Activations, and their alpha and beta where a file gives none.
 _ACTIVATIONS: Mapping[str, tuple[Callable[..., Any], tuple[float, ...]]] = MappingProxyType(
     {

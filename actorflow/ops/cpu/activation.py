@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from actorflow.ops.cpu.buffers import Array, flat_blocks, in_float32, keep_where, scratch
+from actorflow.ops.cpu.buffers import Array, flat_blocks, in_float32, keep_where, loops_for, scratch
 from actorflow.ops.cpu.parallel import elementwise
 from actorflow.ops.elementwise import Erf, Expm1
 from actorflow.ops.nn import activation as ops
@@ -32,6 +32,7 @@ _DOUBLE = (
     *(7.7951226697135082e-08, 1.6652640553590825e-08, -1.7060807323373566e-08, -1.1893885619092368e-09),
     *(2.8979247563452761e-09, 2.3183140775046786e-12, -2.7035624320633309e-10),
 )
+_SINGLE_POWERS = np.array(_SINGLE, np.float32)
 #: ``erf(x) / x`` as a polynomial in ``x * x``: the Maclaurin series, to 1e-17 for ``|x| < 0.5``.
 _SERIES = tuple([2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(14)])
 
@@ -70,6 +71,11 @@ def density(x: Array, out: Array) -> None:
 
 def tail(x: Array) -> Array:
     """The probability that a normal number is more than ``x``, which is not negative."""
+    loops = loops_for(x := np.ascontiguousarray(x))
+    if loops is not None:
+        out = np.empty(x.shape, np.float32)
+        loops.normal_tail(x.reshape(-1), out.reshape(-1), _SINGLE_POWERS)
+        return out
     t = 3 / (x * math.sqrt(0.5) + 3)
     return _polynomial(_DOUBLE if x.dtype == np.float64 else _SINGLE, t * 2 - 1) * (np.exp(x * x * -0.5) * t) * 0.5
 

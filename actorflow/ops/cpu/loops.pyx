@@ -167,6 +167,42 @@ cdef extern from *:
         }
     }
 
+    /* exp(-y) for y >= 0: 2^n times a polynomial of what is left; in two factors, as 2^n may be no normal number. */
+    INLINED float exp_of(float y) {
+        const float whole = 12582912.0f;  /* 1.5 * 2^23: what is added to it is rounded, and stands in its lowest bits */
+        int32_t size;
+        memcpy(&size, &y, sizeof size);
+        size = size < 0x42dc0000 ? size : 0x42dc0000;  /* 110.0f; as integers, which have no NaN, in vectors */
+        memcpy(&y, &size, sizeof y);
+        const float shifted = whole - y * 1.44269504f, n = shifted - whole;
+        const float r = (-y - n * 0.693359375f) + n * 2.12194440e-4f;
+        float p = 1.9875691500e-4f, scale, rest;
+        p = p * r + 1.3981999507e-3f;
+        p = p * r + 8.3334519073e-3f;
+        p = p * r + 4.1665795894e-2f;
+        p = p * r + 1.6666665459e-1f;
+        p = p * r + 5.0000001201e-1f;
+        p = p * (r * r) + r + 1.0f;
+        int32_t bits;
+        memcpy(&bits, &shifted, sizeof bits);
+        const int32_t power = bits - 0x4b400000, half = power >> 1;
+        const int32_t scale_bits = (half + 127) << 23, rest_bits = (power - half + 127) << 23;
+        memcpy(&scale, &scale_bits, sizeof scale);
+        memcpy(&rest, &rest_bits, sizeof rest);
+        return p * scale * rest;
+    }
+
+    CLONED static void tail_of(const float *x, float *out, const float *powers, ptrdiff_t n) {
+        EACH {
+            const float t = 3.0f / (x[i] * 0.70710678f + 3.0f), u = t * 2.0f - 1.0f;
+            float total = powers[11];
+            #pragma GCC unroll 11
+            for (int k = 10; k >= 0; k--)
+                total = total * u + powers[k];
+            out[i] = total * (exp_of(x[i] * x[i] * 0.5f) * t) * 0.5f;
+        }
+    }
+
     CLONED static void add_row(const float *row, float *to, int is_first, ptrdiff_t n) {
         if (is_first)
             EACH to[i] = row[i];
@@ -188,7 +224,17 @@ cdef extern from *:
              float factor, float k, Py_ssize_t n) noexcept nogil
     void lrn_down(const float *g, const float *x, const float *y, const float *scale, float *dx, float *bordered,
                   Py_ssize_t before, Py_ssize_t after, float factor, Py_ssize_t n) noexcept nogil
+    void tail_of(const float *x, float *out, const float *powers, Py_ssize_t n) noexcept nogil
     void add_row(const float *row, float *to, bint is_first, Py_ssize_t n) noexcept nogil
+
+def normal_tail(const float[::1] x, float[::1] out, const float[::1] powers):
+    """The probability that a normal number is more than each of ``x``, by 12 coefficients, lowest power first."""
+    if x.shape[0] != out.shape[0] or powers.shape[0] != 12:
+        raise ValueError("shapes do not fit")
+    if x.shape[0]:
+        with nogil:
+            tail_of(&x[0], &out[0], &powers[0], x.shape[0])
+
 
 def update_sgd(
     const float[::1] weight, const float[::1] grad, const float[::1] velocity, float[::1] new_weight,
