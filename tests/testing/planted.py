@@ -85,7 +85,7 @@ FAULTS = [
     Planted("pipelines", "pipeline.calls.order:InOrder.accept", "slots.append(slot)", "slots.appendleft(slot)"),
     Planted("pipelines", "pipeline.calls.call:CallActor.step", "inbox.source.wake()", "pass"),
     Planted("pipelines", "pipeline.calls.call:CallActor._begin", "self.finish(self._stage_error(", "str(("),
-    Planted("pipelines", "pipeline.stages.actor:StageActor.finish", "self.out.owner.wake()", "pass"),
+    Planted("pipelines", "pipeline.stages.stage:StageActor.finish", "self.out.owner.wake()", "pass"),
     # Ranks.
     Planted("ranks", f"{_WORLD}.tell_others", "self.tell(transport.rank, error)", "pass"),
     Planted("ranks", f"{_WORLD}.thaw", "stream.added()", "pass"),

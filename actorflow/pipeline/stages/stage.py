@@ -321,7 +321,7 @@ class StageActor(ABC):
         return Wait.NOTHING
 
     def caught(self, error: BaseException, number: int | None = None, item: Any = UNMADE) -> StageError:
-        """As `boundary.caught`."""
+        """The error of a failed call of this stage; see `caught`."""
         return caught(self.stats, error, number, item)
 
     def crash(self, error: BaseException) -> None:
