@@ -249,6 +249,24 @@ class TestValues:
         last, none = af.scan(lambda c, _: (c * 2, None), last, length=0)
         assert (np.asarray(last).tolist(), none) == ([1] * 3, None)
 
+    async def test_no_entries_of_an_open_axis(self) -> None:
+        async with af.Graph("g") as graph:
+            x, rows = graph.blob("x", [2]), graph.blob("rows", ["n", 2])
+            w = graph.variable("w", [2], init=[2.0, 3.0])
+            y = [*af.scan(lambda c, row: (c * w + row, c * row), x, rows)]
+            y += af.scan(lambda c, row: (c * w + row, c * row), x, rows, reverse=True)
+            y += af.scan(lambda c, _: (c * w, c), x, length=0)
+            y.append(af.while_loop(lambda c: af.ops.sum(c) < 100, lambda c: c * w, x, limit=0))
+            grads = af.gradient(sum(map(af.ops.sum, y)), [x, rows, w])
+            second = af.gradient(af.ops.sum(grads[0] * grads[0]), [x, w])
+            result = await graph.run({x: [1, 2], rows: np.ones((0, 2), np.float32)}, fetch=[*y, *grads, *second])
+            none: list[Any] = []
+            given = [result[blob].tolist() for blob in y]
+            assert given == [[1, 2], none, [1, 2], none, [1, 2], none, [1, 2]]
+            assert all(result[y[i]].shape == (0, 2) for i in (1, 3, 5))
+            assert [result[blob].tolist() for blob in grads] == [[4, 4], none, [0, 0]]
+            assert [result[blob].tolist() for blob in second] == [[0, 0], [0, 0]]
+
 
 class TestLooking:
     async def test_what_goes_on_inside_is_seen(self) -> None:
