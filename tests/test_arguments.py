@@ -563,16 +563,18 @@ THROUGH: dict[str, Callable[..., Any]] = {
 }
 #: Right arguments of what is run.
 RUNS: dict[str, Callable[[Bench], dict[str, Any]]] = {
-    "Graph.run": lambda b: {"feeds": {b.x: [1.0]}, "fetch": b.y, "timeout": 60, "atomic": False},
+    "Graph.run": lambda b: {"feeds": {b.x: [1.0]}, "fetch": b.y, "timeout": 60, "atomic": False, "partial": False},
     "Graph.warm_up": lambda b: {"fetch": b.y, "axes": {"batch": 1}, "timeout": 60},
     "Graph.compile": lambda b: {"fetch": b.y, "axes": {"batch": 1}},
     "Graph.memory_cost": lambda b: {"fetch": b.y, "axes": {"batch": 1}},
-    "Graph.stream": lambda b: ({"feeds": [{b.x: [1.0]}, {b.x: [2.0]}], "fetch": b.y, "in_flight": 2, "atomic": False}),
+    "Graph.stream": lambda b: (
+        {"feeds": [{b.x: [1.0]}, {b.x: [2.0]}], "fetch": b.y, "in_flight": 2, "atomic": False, "partial": False}
+    ),
     "FrameStream.in_flight": lambda b: {"frames": 2},
     "Graph.batched": lambda b: (
         {"fetch": b.y, "max_rows": 2, "max_wait": 0.0, "buckets": [2], "queue_rows": 8, "key": None}
         | {"pad": None, "in_flight": 2, "isolate": True, "axis": "batch", "state": None, "fixed": None}
-        | {"max_sessions": 4, "max_cells": 64}
+        | {"max_sessions": 4, "max_cells": 64, "feeds": None}
     ),
     "Batcher.run": lambda b: {"feeds": {b.x: [1.0]}, "priority": 1, "timeout": 60},
     "Batcher.session": lambda b: {"key": "mine", "weight": 2, "state": None, "priority": 1, "timeout": 60, "ttl": 60},

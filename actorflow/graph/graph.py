@@ -1272,7 +1272,7 @@ class Graph:
         fixed: Mapping[Any, npt.ArrayLike] | None = None,
         max_sessions: int = 1024,
         max_cells: int | None = None,
-        feeds: Iterable[Blob | str] = (),
+        feeds: Fetch = None,
     ) -> Batcher:
         """Compute the requests of many callers in few frames, each caller's rows beside those of others.
 
@@ -1341,7 +1341,7 @@ class Graph:
         how = max_rows, max_wait, buckets or (), queue_rows, key, pad, in_flight, isolate, max_sessions, max_cells
         axis = None if axis is None else text("axis", axis)
         given = [{} if each is None else each for each in (state, fixed)]
-        rows = Rows(self._runnable(), targets_of(fetch), axis, *given, tuple(feeds))
+        rows = Rows(self._runnable(), targets_of(fetch), axis, *given, feeds=tuple(targets_of(feeds) or ()))
         return Batcher(rows, BatchOptions(*how))
 
     def trim(self) -> None:

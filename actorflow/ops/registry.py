@@ -413,7 +413,10 @@ def _can_be_loaded(kind: str, library: str) -> bool:
     try:
         load_library(kind, library)
     except Exception as error:  # noqa: BLE001  a broken installation may raise anything
-        _failed[key] = error
+        # Kept without the calls that it has passed, which refer to the graph that asked, and so to its threads.
+        _failed[key] = error.with_traceback(None)
+        if error.__cause__ is not None:
+            error.__cause__.__traceback__ = None
         is_plain = key in _OPTIONAL and isinstance(error, MissingExtraError)
         text = "kernel library %r of devices of kind %r is left out: %s (more: actorflow docs install)"
         _logger.log(logging.DEBUG if is_plain else logging.WARNING, text, library, kind, error)

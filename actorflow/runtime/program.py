@@ -216,8 +216,8 @@ class Program:
         self.ops = ops = built.fired
         self.is_partial = plan.is_partial
         if plan.is_partial:
-            for actor in ops:
-                actor.confine()
+            for each in ops:
+                each.confine()
         stay = options.sequential or options.dry_run or resources.budget is not None or self.exchange is not None
         self.branches = None if stay else Branches(ops, resources.trace)
         pending = built.pending
