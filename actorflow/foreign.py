@@ -211,6 +211,11 @@ HINTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "actorflow.nn": _LAYERS,
         "actorflow.ops": _OPERATIONS,
         "actorflow.array": _ARRAYS,
+        "actorflow.array.linalg": {
+            "norm": "vector_norm(x, axis=1, ord=2), or matrix_norm",
+            "lstsq": "pinv(a) @ b",
+            **dict.fromkeys(["dot", "inner"], "vecdot(x, y), or x @ y"),
+        },
         "actorflow.onnx": {"export": "save", **dict.fromkeys(["import_model", "load_model"], "load")},
     }
 )

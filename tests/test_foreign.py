@@ -47,6 +47,7 @@ def test_no_hint_is_of_what_is_there(module: str) -> None:
         ("actorflow.ops", "conv2d", "here: af.ops.conv(x, weight), "),
         ("actorflow.ops", "cat", "here: af.ops.concat"),
         ("actorflow.array", "concatenate", "here: af.array.concat"),
+        ("actorflow.array.linalg", "norm", "here: vector_norm(x, axis=1, ord=2), or matrix_norm"),
         ("actorflow.array", "vstack", "here: af.array.concat(arrays, axis=0)"),
         ("actorflow.array", "dot", "here: x @ y, or af.array.matmul"),
         ("actorflow.array", "random", "here: af.array.randn(shape)"),

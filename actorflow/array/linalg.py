@@ -1,5 +1,7 @@
 """The linear algebra extension of the standard: functions of `actorflow.ops.linalg`."""
 
+from typing import TYPE_CHECKING
+
 # In rows, which the formatter would give a line for each name.
 # fmt: off
 # isort: off
@@ -14,3 +16,10 @@ __all__ = [
     "matrix_power", "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve", "svd", "svdvals",
     "tensordot", "trace", "vecdot", "vector_norm",
 ]
+
+if not TYPE_CHECKING:  # for which any name would be one that is there
+
+    def __getattr__(name: str) -> object:
+        from actorflow.foreign import missing
+
+        missing(__name__, name)

@@ -214,12 +214,13 @@ async def test_all_of_a_network_is_seen_and_can_be_read_at_first(page_of, make: 
     graph = make()
     async with graph, page_of(graph, viewport={"width": 1400, "height": 900}) as page:
         await page.until("actorflow.labels.length > 0 || actorflow.edges.length < 12")
+        await page.until("document.getElementById('moment-text').textContent === 'No frame has run yet'")
         scale, rectangles, labels = await page.look("[actorflow.camera.scale, actorflow.rectangles, actorflow.labels]")
         assert 12.5 * scale >= 11, "titles"
         assert len(rectangles) > 8
         width, height = await page.look("[graph.clientWidth, graph.clientHeight]")
         overlays = await page.look(OVERLAYS)
-        assert len(overlays) == 3
+        assert len(overlays) == 4
         for x, y, w, h in rectangles:
             left, top = await page.look(f"actorflow.toScreen({x - w / 2}, {y - h / 2})")
             right, bottom = await page.look(f"actorflow.toScreen({x + w / 2}, {y + h / 2})")
