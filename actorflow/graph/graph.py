@@ -1340,8 +1340,8 @@ class Graph:
 
         how = max_rows, max_wait, buckets or (), queue_rows, key, pad, in_flight, isolate, max_sessions, max_cells
         axis = None if axis is None else text("axis", axis)
-        given = [{} if each is None else each for each in (state, fixed)]
-        rows = Rows(self._runnable(), targets_of(fetch), axis, *given, feeds=tuple(targets_of(feeds) or ()))
+        kept, same = [{} if each is None else each for each in (state, fixed)]
+        rows = Rows(self._runnable(), targets_of(fetch), axis, kept, same, targets_of(feeds) or ())
         return Batcher(rows, BatchOptions(*how))
 
     def trim(self) -> None:
