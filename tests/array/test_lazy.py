@@ -537,7 +537,7 @@ def test_what_is_interrupted_while_it_is_written_over_what_it_reads_is_lost(lazy
         raise KeyboardInterrupt
 
     op = Primitive("interrupted", interrupted)
-    op.elementwise = op.aligned = True  # type: ignore[attr-defined, misc]
+    op.into, op.over = True, 1
     x = xp.ones((10_000,))
     y = record(op, ((x * 2.0)._node,), x.shape, x.dtype)
     with pytest.raises(KeyboardInterrupt):

@@ -28,7 +28,7 @@ def fused(session: Session) -> list[Fused]:
     """The chains of all graphs that were made."""
     assert session.service is not None
     made: list[Any] = [*session.service.graphs.values()]
-    plans = [compiled.graph.compile(compiled.fetches) for compiled in made]
+    plans = [compiled.graph.compile(compiled.fetched) for compiled in made]
     return [op.operation for plan in plans for op in plan.ops if isinstance(op.operation, Fused)]
 
 
