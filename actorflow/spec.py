@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -205,14 +206,7 @@ class Length(Pending):
     @property
     def axes(self) -> frozenset[str]:
         """Names of the axes that it depends on."""
-        found: set[str] = set()
-        for product, _ in self.terms:
-            for atom in product:
-                if isinstance(atom, str):
-                    found.add(atom)
-                else:
-                    found.update(axes_in((atom.left, atom.right)))
-        return frozenset(found)
+        return _axes_of(self.terms)
 
     @property
     def name(self) -> str | None:
@@ -397,6 +391,12 @@ def replaced(shape: tuple[Any, ...], lengths: Mapping[str, Any]) -> tuple[Any, .
         return lengths[value] if isinstance(value, str) else value
 
     return tuple([entered(length) for length in shape])
+
+
+@lru_cache(4096)
+def _axes_of(terms: tuple[Any, ...]) -> frozenset[str]:
+    atoms = [atom for product, _ in terms for atom in product]
+    return frozenset().union(*[{x} if isinstance(x, str) else axes_in((x.left, x.right)) for x in atoms])
 
 
 def axes_in(value: Any) -> frozenset[str]:

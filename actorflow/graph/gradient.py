@@ -69,7 +69,7 @@ def gradient(loss: Blob, wrt: Blob | Sequence[Blob]) -> Blob | list[Blob]:
     _check_differentiable(order, path, [loss], targets)
     with root._store.all_or_nothing(), root.unique_subgraph("gradient") as scope:
         builder = _Builder(scope, path)
-        with root._made_for(next(iter(loss.producers), None)), root.at(loss.place):
+        with root._made(of=next(iter(loss.producers), None)), root.at(loss.place):
             one = root.apply(Fill(1.0, TensorSpec((), loss.dtype)), name="one")
         found = builder.run(order, [loss], [one], targets)
     return found[0] if isinstance(wrt, Blob) else found
@@ -228,7 +228,7 @@ class _Builder:
         hints = op.hints or Hints()
         with (
             self._scope_like(op.graph),
-            self.root._made_for(op),
+            self.root._made(of=op),
             self.root.at(op.place, op.lane, libraries=hints.libraries, force_cpu=hints.force_cpu),
         ):
             results = op.operation.gradient(_application(op), grads, wanted)
@@ -253,7 +253,7 @@ class _Builder:
         places = {term.place for _, term in terms}
         place = places.pop() if len(places) == 1 else blob.place
         maker = blob if isinstance(blob, Variable) else next(iter(blob.producers), None)
-        with self._scope_like(blob.graph), self.root._made_for(maker), self.root.at(place, terms[-1][0].lane):
+        with self._scope_like(blob.graph), self.root._made(of=maker), self.root.at(place, terms[-1][0].lane):
             grad: Blob = self.root.apply(Sum(), *(term for _, term in terms))
         return grad
 

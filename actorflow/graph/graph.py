@@ -28,7 +28,7 @@ from actorflow.errors import (
     whole,
 )
 from actorflow.graph import options
-from actorflow.graph.nodes import Blob, Initializer, Node, Op, State, Variable, as_blobs
+from actorflow.graph.nodes import Blob, Initializer, Node, Op, Site, State, Variable, as_blobs
 from actorflow.graph.store import Store
 from actorflow.interchange import as_array, to_numpy
 from actorflow.ops.fills import Constant
@@ -90,13 +90,19 @@ _USUAL = {np.dtype(np.float64): np.dtype(np.float32), np.dtype(np.complex128): n
 
 
 class _Defaults(NamedTuple):
-    """Set by `Graph.at` and `Graph._made_for`; None where nothing was said."""
+    """Set by `Graph.at` and `Graph._made`; None where nothing was said.
+
+    Attributes:
+        of: What it is done for: `Op.of`.
+        site: `Node.site`.
+    """
 
     place: Place | None = None
     lane: str | None = None
     hints: options.Hints | None = None
     name: str | None = None
     of: Op | Blob | None = None
+    site: Site | None = None
 
 
 class Interface(NamedTuple):
@@ -851,6 +857,7 @@ class Graph:
                 options.hints_of(libraries, force_cpu) or before.hints,
                 name or before.name,
                 before.of,
+                before.site,
             )
         )
         try:
@@ -859,10 +866,10 @@ class Graph:
             root._defaults.pop()
 
     @contextmanager
-    def _made_for(self, node: Op | Blob | None) -> Iterator[None]:
-        """Ops made inside the ``with`` block are a part of what is done for a node: `Op.of`."""
+    def _made(self, **said: Any) -> Iterator[None]:
+        """What is made inside the ``with`` block has these fields of `_Defaults`."""
         defaults = self.root._defaults
-        defaults.append(defaults[-1]._replace(of=node))
+        defaults.append(defaults[-1]._replace(**said))
         try:
             yield
         finally:

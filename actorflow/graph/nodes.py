@@ -47,10 +47,10 @@ class Site(NamedTuple):
     function: str
 
     @classmethod
-    def caller(cls) -> Site:
+    def caller(cls, depth: int = 4) -> Site:
         """The innermost line outside this package, for a node that is being made."""
         # A frame looked at costs an object. The first ones belong to `Node`, its subclass and the graph.
-        frame = sys._getframe(4)
+        frame = sys._getframe(depth)
         while (code := frame.f_code).co_filename.startswith(PACKAGE) and frame.f_back is not None:
             if code.co_filename.startswith(_COMMANDS):
                 break
@@ -85,7 +85,7 @@ class Node:
         self.id = node_id
         self.name = name
         self.place = place
-        self.site = Site.caller()
+        self.site = graph.root._defaults[-1].site or Site.caller()
 
 
 class Blob(Node, Operators):

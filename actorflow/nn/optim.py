@@ -343,7 +343,7 @@ class Optimizer(ABC):
                 if state not in ("weight", "grad", "rate", "step")
             }
             inputs = [(blobs | states)[argument] for argument in self.arguments(operation)]
-            with scope._made_for(weight):
+            with scope._made(of=weight):
                 inputs >> scope.op(f"{name}.update", operation) >> [weight, *states.values()]
         return tuple(states.values())
 

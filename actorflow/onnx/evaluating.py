@@ -78,23 +78,7 @@ def _axes(attributes: _Attributes, given: Any) -> tuple[int, ...] | None:
     return None if found is None else tuple([int(each) for each in found])
 
 
-def unsqueezed(attributes: _Attributes, x: Any, axes: Any = None) -> Any:
-    """Unsqueeze."""
-    return np.expand_dims(x, _axes(attributes, axes) or ())
-
-
-def squeezed(attributes: _Attributes, x: Any, axes: Any = None) -> Any:
-    """Squeeze."""
-    return np.squeeze(x, _axes(attributes, axes))
-
-
-def gathered(attributes: _Attributes, x: Any, indices: Any) -> Any:
-    """Gather."""
-    return np.asarray(np.take(x, indices.astype(np.int64), attributes.get("axis", 0)), x.dtype)
-
-
-def sliced(attributes: _Attributes, x: Any, *given: Any) -> Any:
-    """Slice."""
+def _sliced(attributes: _Attributes, x: Any, *given: Any) -> Any:
     starts, ends = (given[0], given[1]) if given else (np.array(attributes[n], object) for n in ("starts", "ends"))
     axes = given[2] if len(given) > 2 else attributes.get("axes")
     steps = given[3] if len(given) > 3 else None
@@ -105,21 +89,34 @@ def sliced(attributes: _Attributes, x: Any, *given: Any) -> Any:
     return x[tuple(key)]
 
 
-def reshaped(attributes: _Attributes, x: Any, shape: Any = None) -> Any:
-    """Reshape."""
+def _reshaped(attributes: _Attributes, x: Any, shape: Any = None) -> Any:
     lengths = attributes["shape"] if shape is None else shape.astype(np.int64).tolist()
     keeps = not attributes.get("allowzero", 0)
     return x.reshape([x.shape[i] if n == 0 and keeps else n for i, n in enumerate(lengths)])
 
 
-def joined(attributes: _Attributes, *parts: Any) -> Any:
-    """Concat."""
-    return np.concatenate(parts, attributes.get("axis", 0))
-
-
-def multiplied(attributes: _Attributes, x: Any, axes: Any = None) -> Any:
-    """ReduceProd."""
-    return np.asarray(np.prod(x, _axes(attributes, axes), keepdims=bool(attributes.get("keepdims", 1))), object)
+_JOINING: dict[str, Callable[..., Any]] = {
+    "Concat": lambda attributes, *parts: np.concatenate(parts, attributes.get("axis", 0)),
+    "Gather": lambda attributes, x, indices: np.asarray(
+        np.take(x, indices.astype(np.int64), attributes.get("axis", 0)), x.dtype
+    ),
+}
+#: Those that give as many elements as they read, or fewer.
+_MOVING: dict[str, Callable[..., Any]] = {
+    "Reshape": _reshaped,
+    "Slice": _sliced,
+    "Squeeze": lambda attributes, x, axes=None: np.squeeze(x, _axes(attributes, axes)),
+    "Transpose": lambda attributes, x: x.transpose(attributes.get("perm")),
+    "Unsqueeze": lambda attributes, x, axes=None: np.expand_dims(x, _axes(attributes, axes) or ()),
+}
+#: What computes operators of arrays of lengths, too.
+OF_OBJECTS: dict[str, Callable[..., Any]] = {
+    **_JOINING,
+    **{operator: function for operator, function in _MOVING.items() if operator != "Transpose"},
+    "ReduceProd": lambda attributes, x, axes=None: np.asarray(
+        np.prod(x, _axes(attributes, axes), keepdims=bool(attributes.get("keepdims", 1))), object
+    ),
+}
 
 
 # -- functions of constants alone --------------------------------------------------------------------------------------
@@ -192,15 +189,6 @@ _ELEMENTWISE: dict[str, Callable[..., Any]] = {
     "DequantizeLinear": _dequantized,
     "Div": _quotient,
     "Where": lambda attributes, condition, a, b: np.where(condition, a, b) if a.dtype == b.dtype else None,
-}
-_JOINING: dict[str, Callable[..., Any]] = {"Concat": joined, "Gather": gathered}
-#: Those that give as many elements as they read, or fewer.
-_MOVING: dict[str, Callable[..., Any]] = {
-    "Reshape": reshaped,
-    "Slice": sliced,
-    "Squeeze": squeezed,
-    "Transpose": lambda attributes, x: x.transpose(attributes.get("perm")),
-    "Unsqueeze": unsqueezed,
 }
 _FUNCTIONS = {
     **_ELEMENTWISE,

@@ -192,25 +192,15 @@ def _are_lengths(inputs: _Given) -> bool:
     )
 
 
-def _shape(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequence[_Lengths] | None:
-    (x,) = inputs
-    assert x is not None
-    start, end = attributes.get("start", 0), attributes.get("end")
-    return [_Lengths(_vector(x.shape[slice(start, end)]), np.int64)]
+def _of_shape(function: Callable[..., Any]) -> _Rule:
+    """The rule of an operator that is a function of attributes and a shape."""
 
+    def rule(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequence[_Lengths] | None:
+        (x,) = inputs
+        assert x is not None
+        return [_Lengths(function(attributes, x.shape), np.int64)]
 
-def _count(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequence[_Lengths] | None:
-    (x,) = inputs
-    assert x is not None
-    made = np.empty((), object)
-    made[()] = math.prod(x.shape)
-    return [_Lengths(made, np.int64)]
-
-
-def _vector(elements: Sequence[Any]) -> Any:
-    made = np.empty(len(elements), object)
-    made[:] = list(elements)
-    return made
+    return rule
 
 
 def _of(function: Callable[..., Any]) -> _Rule:
@@ -225,16 +215,14 @@ def _of(function: Callable[..., Any]) -> _Rule:
             made = function(attributes, *arrays)
         except (TypeError, ValueError, IndexError, ZeroDivisionError):  # a number is needed that is not known
             return None
-        return (
-            None if made is None else [_Lengths(each, dtype) for each in (made if isinstance(made, list) else [made])]
-        )
+        return [_Lengths(made, dtype)]
 
     return rule
 
 
-def _elementwise(function: Callable[..., Any], dtype: Any = None) -> _Rule:
+def _elementwise(function: Callable[..., Any], inputs: int, dtype: Any = None) -> _Rule:
     """The rule of an operator on elements."""
-    ufunc = np.frompyfunc(function, function.__code__.co_argcount, 1)
+    ufunc = np.frompyfunc(function, inputs, 1)
     whole = _of(lambda attributes, *arrays: np.asarray(ufunc(*arrays), object))
 
     def rule(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequence[_Lengths] | None:
@@ -253,10 +241,6 @@ def _whole(number: Any) -> Any:
     return number
 
 
-def _times(a: Any, b: Any) -> Any:
-    return _whole(a) * _whole(b)
-
-
 def _quotient(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequence[_Lengths] | None:
     is_exact = any(value is not None and value.dtype.kind == "f" for value in inputs)
 
@@ -272,7 +256,7 @@ def _quotient(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequ
             raise ValueError(a)  # the file rounds towards 0, formulas of lengths round down
         return a // b
 
-    return _elementwise(over)(attributes, inputs, opset)
+    return _elementwise(over, 2)(attributes, inputs, opset)
 
 
 def _chosen(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequence[_Lengths] | None:
@@ -294,14 +278,6 @@ def _equal(a: Any, b: Any) -> Any:
     return a == b
 
 
-def _min(a: Any, b: Any) -> Any:
-    return minimum(a, b)
-
-
-def _max(a: Any, b: Any) -> Any:
-    return maximum(a, b)
-
-
 def _cast(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequence[_Lengths] | None:
     if not _are_lengths(inputs) or inputs[0] is None:
         return None
@@ -312,26 +288,18 @@ def _cast(attributes: Mapping[str, Any], inputs: _Given, opset: int) -> Sequence
 
 
 OF_LENGTHS: dict[str, _Rule] = {
-    "Shape": _shape,
-    "Size": _count,
+    "Shape": _of_shape(lambda attributes, shape: shape[attributes.get("start", 0) : attributes.get("end")]),
+    "Size": _of_shape(lambda _, shape: math.prod(shape)),
     "Cast": _cast,
-    "Gather": _of(evaluating.gathered),
-    "Slice": _of(evaluating.sliced),
-    "Concat": _of(evaluating.joined),
-    "Reshape": _of(evaluating.reshaped),
-    "Unsqueeze": _of(evaluating.unsqueezed),
-    "Squeeze": _of(evaluating.squeezed),
-    "ReduceProd": _of(evaluating.multiplied),
-    "Identity": _elementwise(lambda x: x),
-    "Floor": _elementwise(lambda x: x),
-    "Ceil": _elementwise(lambda x: x),
-    "Neg": _elementwise(lambda x: -x),
-    "Add": _elementwise(lambda a, b: _whole(a) + _whole(b)),
-    "Sub": _elementwise(lambda a, b: _whole(a) - _whole(b)),
-    "Mul": _elementwise(_times),
+    **{operator: _of(function) for operator, function in evaluating.OF_OBJECTS.items()},
+    **dict.fromkeys(("Identity", "Floor", "Ceil"), _elementwise(lambda x: x, 1)),
+    "Neg": _elementwise(lambda x: -x, 1),
+    "Add": _elementwise(lambda a, b: _whole(a) + _whole(b), 2),
+    "Sub": _elementwise(lambda a, b: _whole(a) - _whole(b), 2),
+    "Mul": _elementwise(lambda a, b: _whole(a) * _whole(b), 2),
     "Div": _quotient,
     "Where": _chosen,
-    "Min": _elementwise(_min),
-    "Max": _elementwise(_max),
-    "Equal": _elementwise(_equal, np.bool_),
+    "Min": _elementwise(minimum, 2),
+    "Max": _elementwise(maximum, 2),
+    "Equal": _elementwise(_equal, 2, np.bool_),
 }

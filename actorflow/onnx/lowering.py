@@ -237,7 +237,7 @@ class Lowering:
     def _named(self, name: str) -> Iterator[None]:
         """The scope that a node's name says, and its last part as name of the ops that are made inside."""
         *scopes, own = _path(name) or ["node"]
-        with self._scope(tuple(scopes)), self.graph.at(name=own):
+        with self._scope(tuple(scopes)), self.graph._made(name=own):
             yield
 
     def _scope(self, path: tuple[str, ...]) -> Graph:

@@ -16,7 +16,7 @@ from actorflow.devices.memory import give_back_to_system
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.graph.composite import Composite
 from actorflow.graph.graph import Graph
-from actorflow.graph.nodes import Blob, Variable
+from actorflow.graph.nodes import Blob, Site, Variable
 from actorflow.graph.options import limits_of
 from actorflow.onnx import constants
 from actorflow.onnx.file import Axes, File, listed, names_read, naming
@@ -120,6 +120,7 @@ class Network(Composite[Any]):
             naming(self._file.name),
             constants.counted(),
             np.errstate(all="ignore"),
+            graph.root._made(site=Site.caller(1)),
         ):  # numbers of a file may be NaN, and stay so
             return self._lowered(graph, bottom, once)
 

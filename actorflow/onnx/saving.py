@@ -135,7 +135,7 @@ class Exporter:
         self._lengths: dict[Any, str] = {}
         self._node_names: set[str] = set()
         self._problems: list[str] = []
-        self._writers: Mapping[str, Callable[[Exporter, Op], None]] = {}
+        self._writers: Mapping[str, Callable[[Exporter, Op, Any], None]] = {}
 
     def run(self) -> ModelProto:
         """Write all that the outputs need.
@@ -166,7 +166,7 @@ class Exporter:
                 writer = self._writers.get(op.operation.kind)
                 if writer is None:
                     raise UnsupportedError("ONNX has no such operation")
-                writer(self, op)
+                writer(self, op, op.operation)
             except UnsupportedError as error:
                 self._problems.append(f"{op.name!r} ({op.operation}): {error}; created at {op.site}")
                 for blob in op.outputs:

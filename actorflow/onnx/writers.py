@@ -17,7 +17,8 @@ from actorflow.ops.fills import Fill
 from actorflow.ops.indexing import INDEX
 from actorflow.spec import Length, TensorSpec, axes_in
 
-Writer = Callable[[Exporter, Op], None]
+#: Writes an op, of an operation.
+Writer = Callable[[Exporter, Op, Any], None]
 #: Gives the result of an elementwise operation, of the tensors of its inputs, which broadcast.
 Formula = Callable[[Exporter, Any, Sequence[str]], str]
 
@@ -46,7 +47,7 @@ def _common_order(out: Exporter, op: Op) -> Order:
 
 
 def _elementwise(kind: str, formula: Formula) -> None:
-    def write(out: Exporter, op: Op) -> None:
+    def write(out: Exporter, op: Op, _: Any) -> None:
         y = op.outputs[0]
         order = _common_order(out, op)
         inputs = [out.read_beside(x, len(y.shape), order) for x in op.inputs]
@@ -169,7 +170,7 @@ for _kind, _formula in _FORMULAS.items():
 
 
 @_writes("Bias")
-def _bias(out: Exporter, op: Op) -> None:
+def _bias(out: Exporter, op: Op, _: Any) -> None:
     """Into the convolution or the product before it, where that has no other reader."""
     (x, bias), y = op.inputs, op.outputs[0]
     node = out.open_end(x, ("Conv", "ConvTranspose", "Gemm")) if out.known(bias) is not None else None
@@ -182,30 +183,30 @@ def _bias(out: Exporter, op: Op) -> None:
 
 
 @_writes("Dummy")
-def _dummy(out: Exporter, op: Op) -> None:
+def _dummy(out: Exporter, op: Op, _: Any) -> None:
     order = out.order(op.inputs[0])
     out.write(op.outputs[0], out.node("Identity", [out.read(op.inputs[0], order)]), order)
 
 
 @_writes("Softmax", "LogSoftmax")
-def _softmax(out: Exporter, op: Op) -> None:
-    x, operation = op.inputs[0], op.operation
+def _softmax(out: Exporter, op: Op, how: Any) -> None:
+    x = op.inputs[0]
     order = out.order(x)
-    axis = order.index(operation.axis % len(x.shape))  # type: ignore[attr-defined]
-    out.write(op.outputs[0], out.node(operation.kind, [out.read(x, order)], axis=axis), order)
+    axis = order.index(how.axis % len(x.shape))
+    out.write(op.outputs[0], out.node(how.kind, [out.read(x, order)], axis=axis), order)
 
 
 # -- constants ---------------------------------------------------------------------------------------------------------
 
 
 @_writes("Constant")
-def _constant(out: Exporter, op: Op) -> None:
-    out.know(op.outputs[0], op.operation.value)  # type: ignore[attr-defined]
+def _constant(out: Exporter, op: Op, how: Any) -> None:
+    out.know(op.outputs[0], how.value)
 
 
 @_writes("Fill")
-def _fill(out: Exporter, op: Op) -> None:
-    value, y = op.operation.value, op.outputs[0]  # type: ignore[attr-defined]
+def _fill(out: Exporter, op: Op, how: Any) -> None:
+    value, y = how.value, op.outputs[0]
     if axes_in(y.shape):
         filled = out.node("Expand", [out.number(value, y.dtype), out.ints(y.shape)])
         out.write(y, filled)
@@ -238,18 +239,18 @@ _NUMBERS: Mapping[str, Callable[..., str]] = {
 
 
 @_writes("Numbers")
-def _numbers(out: Exporter, op: Op) -> None:
-    how, y = op.operation, op.outputs[0]
-    function: Any = how.function  # type: ignore[attr-defined]
+def _numbers(out: Exporter, op: Op, how: Any) -> None:
+    y = op.outputs[0]
+    function: Any = how.function
     make = _NUMBERS.get(f"{function.__module__}.{function.__name__}".removeprefix("actorflow."))
     if make is None:
         raise UnsupportedError("its values follow from open axes by a function of Python: give these axes numbers")
-    tensor = out.node("Reshape", [make(out, *how.given), out.ints(y.shape)], allowzero=1)  # type: ignore[attr-defined]
+    tensor = out.node("Reshape", [make(out, *how.given), out.ints(y.shape)], allowzero=1)
     out.write(y, out.node("Cast", [tensor], to=helper.np_dtype_to_tensor_dtype(y.dtype)))
 
 
 @_writes("BatchNorm", "Dropout")
-def _training(out: Exporter, op: Op) -> None:
+def _training(out: Exporter, op: Op, _: Any) -> None:
     raise UnsupportedError("it is of a training: save a network that is built with training=False")
 
 
@@ -269,10 +270,10 @@ def _weight_order(weight: Blob) -> Order:
 
 
 @_writes("Conv")
-def _conv(out: Exporter, op: Op) -> None:
-    (x, weight), operation = op.inputs, op.operation
+def _conv(out: Exporter, op: Op, how: Any) -> None:
+    x, weight = op.inputs
     order = channels_first(len(x.shape))
-    windows = operation.windows(x.shape[1:-1], weight.shape[:-2])  # type: ignore[attr-defined]
+    windows = how.windows(x.shape[1:-1], weight.shape[:-2])
     tensor = out.node(
         "Conv",
         [out.read(x, order), out.read(weight, _weight_order(weight))],
@@ -280,16 +281,16 @@ def _conv(out: Exporter, op: Op) -> None:
         strides=windows.stride,
         pads=_flat_pads(windows.pad),
         dilations=windows.dilation,
-        group=operation.groups,  # type: ignore[attr-defined]
+        group=how.groups,
     )
     out.write(op.outputs[0], tensor, order)
 
 
 @_writes("ConvDown")
-def _conv_transpose(out: Exporter, op: Op) -> None:
-    (x, weight), y, operation = op.inputs, op.outputs[0], op.operation
+def _conv_transpose(out: Exporter, op: Op, how: Any) -> None:
+    (x, weight), y = op.inputs, op.outputs[0]
     order = channels_first(len(x.shape))
-    windows = operation.windows(y.shape[1:-1], weight.shape[:-2])  # type: ignore[attr-defined]
+    windows = how.windows(y.shape[1:-1], weight.shape[:-2])
     per_axis = zip(
         y.shape[1:-1], x.shape[1:-1], windows.kernel, windows.stride, windows.pad, windows.dilation, strict=True
     )
@@ -304,24 +305,24 @@ def _conv_transpose(out: Exporter, op: Op) -> None:
         pads=_flat_pads(windows.pad),
         dilations=windows.dilation,
         output_padding=more if any(more) else None,
-        group=operation.groups,  # type: ignore[attr-defined]
+        group=how.groups,
     )
     out.write(y, tensor, order)
 
 
 @_writes("MaxPool", "AveragePool")
-def _pool(out: Exporter, op: Op) -> None:
-    x, operation = op.inputs[0], op.operation
+def _pool(out: Exporter, op: Op, how: Any) -> None:
+    x = op.inputs[0]
     out.need_one(op)
     if x.dtype.kind != "f" and x.dtype not in (np.int8, np.uint8):
         raise UnsupportedError(f"ONNX's is not for {x.dtype}")
     order = channels_first(len(x.shape))
-    windows = operation.windows(x.shape[1:-1])  # type: ignore[attr-defined]
-    how: dict[str, Any] = {"kernel_shape": windows.kernel, "strides": windows.stride}
+    windows = how.windows(x.shape[1:-1])
+    settings: dict[str, Any] = {"kernel_shape": windows.kernel, "strides": windows.stride}
     if any(step != 1 for step in windows.dilation):
-        if operation.kind == "AveragePool" and out.opset < 19:
+        if how.kind == "AveragePool" and out.opset < 19:
             raise UnsupportedError("a dilation needs opset 19")
-        how["dilations"] = windows.dilation
+        settings["dilations"] = windows.dilation
     tensor, pads = out.read(x, order), [*windows.pad]
     over = [False] * len(pads)
     for i, (n, k, s, d, count) in enumerate(
@@ -330,26 +331,26 @@ def _pool(out: Exporter, op: Op) -> None:
         # How far the last window reaches beyond the image: as much padding gives as many windows as there are.
         after = (count - 1) * s + d * (k - 1) + 1 - n - pads[i][0]
         if isinstance(after, Length):
-            if operation.ceil:  # type: ignore[attr-defined]
-                how["ceil_mode"] = 1
+            if how.ceil:
+                settings["ceil_mode"] = 1
         else:
             over[i] = after > pads[i][1]
-            pads[i] = pads[i][0], max(after, 0) if operation.kind == "MaxPool" or over[i] else pads[i][1]
-    if operation.kind == "AveragePool" and operation.count_pad and any(map(any, windows.pad)):  # type: ignore[attr-defined]
-        if "ceil_mode" in how:
+            pads[i] = pads[i][0], max(after, 0) if how.kind == "MaxPool" or over[i] else pads[i][1]
+    if how.kind == "AveragePool" and how.count_pad and any(map(any, windows.pad)):
+        if "ceil_mode" in settings:
             raise UnsupportedError("its border counts, and an open axis decides what is beyond it: give it a number")
         if any(over):  # elements beyond the border do not count, unlike ONNX's
             zeros = [0, 0, *[before for before, _ in windows.pad], 0, 0, *[after for _, after in windows.pad]]
             tensor = out.node("Pad", [tensor, out.ints(zeros)])
             pads = [(0, b - a) for (_, b), (_, a) in zip(pads, windows.pad, strict=True)]
         else:
-            how["count_include_pad"] = 1
-    tensor = out.node(operation.kind, [tensor], pads=_flat_pads(pads), **how)
+            settings["count_include_pad"] = 1
+    tensor = out.node(how.kind, [tensor], pads=_flat_pads(pads), **settings)
     out.write(op.outputs[0], tensor, order)
 
 
 @_writes("GlobalAverage")
-def _global_average(out: Exporter, op: Op) -> None:
+def _global_average(out: Exporter, op: Op, _: Any) -> None:
     x = op.inputs[0]
     order = out.order(x)
     axes = [i for i, axis in enumerate(order) if 0 < axis < len(order) - 1]
@@ -359,32 +360,28 @@ def _global_average(out: Exporter, op: Op) -> None:
 
 
 @_writes("BatchNormInference")
-def _batch_norm(out: Exporter, op: Op) -> None:
+def _batch_norm(out: Exporter, op: Op, how: Any) -> None:
     x, *others = op.inputs
     rank = len(x.shape)
     if rank < 2:
         raise UnsupportedError("ONNX's wants a batch")
     order = usual(2) if rank == 2 else channels_first(rank)
     inputs = [out.read(x, order), *map(out.read, others)]
-    epsilon = op.operation.epsilon  # type: ignore[attr-defined]
+    epsilon = how.epsilon
     out.write(op.outputs[0], out.node("BatchNormalization", inputs, epsilon=epsilon), order)
 
 
 @_writes("LayerNorm")
-def _layer_norm(out: Exporter, op: Op) -> None:
+def _layer_norm(out: Exporter, op: Op, how: Any) -> None:
     out.need_one(op)
-    operation: Any = op.operation
-    tensor = out.node(
-        "LayerNormalization", [*map(out.read, op.inputs)], axis=-operation.axes, epsilon=operation.epsilon
-    )
+    tensor = out.node("LayerNormalization", [*map(out.read, op.inputs)], axis=-how.axes, epsilon=how.epsilon)
     out.write(op.outputs[0], tensor)
 
 
 @_writes("LRN")
-def _lrn(out: Exporter, op: Op) -> None:
+def _lrn(out: Exporter, op: Op, how: Any) -> None:
     out.need_one(op)
-    x, operation = op.inputs[0], op.operation
-    how: Any = operation
+    x = op.inputs[0]
     if how.size % 2 == 0:
         raise UnsupportedError("the longer side of an even window is before, and ONNX's is after")
     order = channels_first(len(x.shape))
@@ -393,22 +390,21 @@ def _lrn(out: Exporter, op: Op) -> None:
 
 
 @_writes("Resize")
-def _resize(out: Exporter, op: Op) -> None:
-    x, y, how = op.inputs[0], op.outputs[0], op.operation
-    operation: Any = how
+def _resize(out: Exporter, op: Op, how: Any) -> None:
+    x, y = op.inputs[0], op.outputs[0]
     rank = len(x.shape)
     # Runtimes know images by their last axes.
-    order = channels_first(rank) if 0 < operation.axis < rank - 1 and rank > 3 else out.order(x)
-    place = order.index(operation.axis)
+    order = channels_first(rank) if 0 < how.axis < rank - 1 and rank > 3 else out.order(x)
+    place = order.index(how.axis)
     given = {
-        "mode": operation.mode,
-        "coordinate_transformation_mode": operation.coordinates,
-        "nearest_mode": operation.rounding,
-        "cubic_coeff_a": operation.cubic,
+        "mode": how.mode,
+        "coordinate_transformation_mode": how.coordinates,
+        "nearest_mode": how.rounding,
+        "cubic_coeff_a": how.cubic,
     }
     tensor = out.read(x, order)
-    if operation.scale is not None:
-        scales = out.array(np.array([operation.scale if i == place else 1 for i in range(rank)], np.float32), "scales")
+    if how.scale is not None:
+        scales = out.array(np.array([how.scale if i == place else 1 for i in range(rank)], np.float32), "scales")
         tensor = out.node("Resize", [tensor, "", scales], **given)
     else:
         sizes = out.ints([y.shape[axis] for axis in order])
@@ -420,7 +416,7 @@ def _resize(out: Exporter, op: Op) -> None:
 
 
 @_writes("Inner")
-def _inner(out: Exporter, op: Op) -> None:
+def _inner(out: Exporter, op: Op, _: Any) -> None:
     x, weight = op.inputs
     if len(x.shape) == 2:
         tensor = out.node("Gemm", [out.read(x), out.read(weight)], transB=1)
@@ -430,9 +426,8 @@ def _inner(out: Exporter, op: Op) -> None:
 
 
 @_writes("Matmul")
-def _matmul(out: Exporter, op: Op) -> None:
-    y, operation = op.outputs[0], op.operation
-    how: Any = operation
+def _matmul(out: Exporter, op: Op, how: Any) -> None:
+    y = op.outputs[0]
     if y.dtype == bool or y.dtype.itemsize < 2:
         raise UnsupportedError(f"ONNX's is not for {y.dtype}")
     if how.batch is not None:
@@ -445,7 +440,7 @@ def _matmul(out: Exporter, op: Op) -> None:
 
 
 @_writes("Det")
-def _det(out: Exporter, op: Op) -> None:
+def _det(out: Exporter, op: Op, _: Any) -> None:
     out.write(op.outputs[0], out.node("Det", [out.read(op.inputs[0])]))
 
 
@@ -453,7 +448,7 @@ def _det(out: Exporter, op: Op) -> None:
 
 
 @_writes("Reshape")
-def _reshape(out: Exporter, op: Op) -> None:
+def _reshape(out: Exporter, op: Op, _: Any) -> None:
     x, y = op.inputs[0], op.outputs[0]
     rank, (first, *rest) = len(y.shape), y.shape or (None,)
     if rank > 2 and len(x.shape) == 2 and (first, rest[-1]) == x.shape and all(n == 1 for n in rest[:-1]):
@@ -475,25 +470,23 @@ def _reshape(out: Exporter, op: Op) -> None:
 
 
 @_writes("Transpose")
-def _transpose(out: Exporter, op: Op) -> None:
+def _transpose(out: Exporter, op: Op, how: Any) -> None:
     """Nothing but another order of the same tensor."""
     x = op.inputs[0]
-    how: Any = op.operation
     axes = [axis % len(x.shape) for axis in how.axes]
     order = out.order(x)
     out.write(op.outputs[0], out.read(x, order), tuple(axes.index(axis) for axis in order))
 
 
 @_writes("BroadcastTo")
-def _broadcast(out: Exporter, op: Op) -> None:
+def _broadcast(out: Exporter, op: Op, _: Any) -> None:
     y = op.outputs[0]
     out.write(y, out.node("Expand", [out.read(op.inputs[0]), out.ints(y.shape)]))
 
 
 @_writes("Concat")
-def _concat(out: Exporter, op: Op) -> None:
+def _concat(out: Exporter, op: Op, how: Any) -> None:
     y = op.outputs[0]
-    how: Any = op.operation
     axis = how.axis % len(y.shape)
     if how.new:
         place = out.ints([axis])
@@ -506,9 +499,8 @@ def _concat(out: Exporter, op: Op) -> None:
 
 
 @_writes("Split")
-def _split(out: Exporter, op: Op) -> None:
+def _split(out: Exporter, op: Op, how: Any) -> None:
     x = op.inputs[0]
-    how: Any = op.operation
     order = out.order(x)
     axis = order.index(how.axis % len(x.shape))
     tensors = out.nodes("Split", [out.read(x, order), out.ints(how.lengths)], len(op.outputs), axis=axis)
@@ -517,9 +509,8 @@ def _split(out: Exporter, op: Op) -> None:
 
 
 @_writes("Pad")
-def _pad(out: Exporter, op: Op) -> None:
+def _pad(out: Exporter, op: Op, how: Any) -> None:
     x = op.inputs[0]
-    how: Any = op.operation
     if how.mode == "wrap" and out.opset < 19:
         raise UnsupportedError("wrapping needs opset 19")
     order = out.order(x)
@@ -531,9 +522,8 @@ def _pad(out: Exporter, op: Op) -> None:
 
 
 @_writes("Flip")
-def _flip(out: Exporter, op: Op) -> None:
+def _flip(out: Exporter, op: Op, how: Any) -> None:
     x = op.inputs[0]
-    how: Any = op.operation
     order, rank = out.order(x), len(x.shape)
     flipped = range(rank) if how.axis is None else [axis % rank for axis in how.axis]
     axes = [order.index(axis) for axis in flipped]
@@ -543,9 +533,8 @@ def _flip(out: Exporter, op: Op) -> None:
 
 
 @_writes("Slice")
-def _slice(out: Exporter, op: Op) -> None:
+def _slice(out: Exporter, op: Op, how: Any) -> None:
     x = op.inputs[0]
-    how: Any = op.operation
     cuts, gone, new, at, place = [], [], [], 0, 0
     for part in how.key:
         if part is None:
@@ -579,16 +568,14 @@ def _slice(out: Exporter, op: Op) -> None:
 
 
 @_writes("Take")
-def _take(out: Exporter, op: Op) -> None:
+def _take(out: Exporter, op: Op, how: Any) -> None:
     x, indices = op.inputs
-    how: Any = op.operation
     _gather(out, op, x, indices, how.axis)
 
 
 @_writes("Gather")
-def _gather_key(out: Exporter, op: Op) -> None:
+def _gather_key(out: Exporter, op: Op, how: Any) -> None:
     x, *indices = op.inputs
-    how: Any = op.operation
     plain = all(part in (INDEX, (None, None, None)) for part in how.key)
     if len(indices) != 1 or indices[0].dtype == bool or not plain:
         raise UnsupportedError("ONNX picks by one array of integers, along one axis")
@@ -608,9 +595,8 @@ def _indices(out: Exporter, indices: Blob) -> str:
 
 
 @_writes("TakeAlongAxis")
-def _take_along(out: Exporter, op: Op) -> None:
+def _take_along(out: Exporter, op: Op, how: Any) -> None:
     x, indices = op.inputs
-    how: Any = op.operation
     axis = how.axis % len(x.shape)
     if any(n != m for i, (n, m) in enumerate(zip(x.shape, indices.shape, strict=True)) if i != axis):
         raise UnsupportedError("the indices are broadcast")
@@ -618,8 +604,7 @@ def _take_along(out: Exporter, op: Op) -> None:
 
 
 @_writes("OneHot")
-def _one_hot(out: Exporter, op: Op) -> None:
-    how: Any = op.operation
+def _one_hot(out: Exporter, op: Op, how: Any) -> None:
     values = out.array(np.array([0, 1], how.dtype), "values")
     out.write(op.outputs[0], out.node("OneHot", [out.read(op.inputs[0]), out.ints([how.depth]), values]))
 
@@ -649,20 +634,19 @@ def _reduced(out: Exporter, op: Op, kind: str, dtype: Any = None) -> None:
 
 
 @_writes("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd")
-def _reduction(out: Exporter, op: Op) -> None:
-    _reduced(out, op, op.operation.kind)
+def _reduction(out: Exporter, op: Op, how: Any) -> None:
+    _reduced(out, op, how.kind)
 
 
 @_writes("ReduceAny", "ReduceAll")
-def _any(out: Exporter, op: Op) -> None:
+def _any(out: Exporter, op: Op, how: Any) -> None:
     if op.inputs[0].dtype != bool:
         raise UnsupportedError(f"it is for bools here, got {op.inputs[0].dtype}")
-    _reduced(out, op, "ReduceMax" if op.operation.kind == "ReduceAny" else "ReduceMin", np.int32)
+    _reduced(out, op, "ReduceMax" if how.kind == "ReduceAny" else "ReduceMin", np.int32)
 
 
 @_writes("VectorNorm")
-def _norm(out: Exporter, op: Op) -> None:
-    how: Any = op.operation
+def _norm(out: Exporter, op: Op, how: Any) -> None:
     kind = {1: "ReduceL1", 2: "ReduceL2"}.get(how.order)
     if kind is None:
         raise UnsupportedError(f"ONNX has the orders 1 and 2, got {how.order}")
@@ -670,22 +654,20 @@ def _norm(out: Exporter, op: Op) -> None:
 
 
 @_writes("ArgMax", "ArgMin")
-def _position(out: Exporter, op: Op) -> None:
+def _position(out: Exporter, op: Op, how: Any) -> None:
     x, y = op.inputs[0], op.outputs[0]
-    how: Any = op.operation
     axes = how.axes(len(x.shape))
     tensor = out.read(x)
     if len(axes) != 1:
         if how.keepdims:
             raise UnsupportedError("ONNX looks along one axis, and keeps no others")
         tensor, axes = out.node("Reshape", [tensor, out.ints([-1])]), (0,)
-    out.write(y, out.node(op.operation.kind, [tensor], axis=axes[0], keepdims=int(how.keepdims)))
+    out.write(y, out.node(how.kind, [tensor], axis=axes[0], keepdims=int(how.keepdims)))
 
 
 @_writes("CumSum")
-def _cumsum(out: Exporter, op: Op) -> None:
+def _cumsum(out: Exporter, op: Op, how: Any) -> None:
     x, y = op.inputs[0], op.outputs[0]
-    how: Any = op.operation
     tensor = out.read(x)
     if x.dtype != y.dtype:
         tensor = out.node("Cast", [tensor], to=helper.np_dtype_to_tensor_dtype(y.dtype))
@@ -695,11 +677,11 @@ def _cumsum(out: Exporter, op: Op) -> None:
 
 
 @_writes("Sort", "ArgSort")
-def _sort(out: Exporter, op: Op) -> None:
-    x, how = op.inputs[0], op.operation
-    axis = how.axis % len(x.shape)  # type: ignore[attr-defined]
+def _sort(out: Exporter, op: Op, how: Any) -> None:
+    x = op.inputs[0]
+    axis = how.axis % len(x.shape)
     given = [out.read(x), out.ints([x.shape[axis]])]
-    found = out.nodes("TopK", given, 2, axis=axis, largest=int(how.reverse), sorted=1)  # type: ignore[attr-defined]
+    found = out.nodes("TopK", given, 2, axis=axis, largest=int(how.reverse), sorted=1)
     out.write(op.outputs[0], found[how.kind == "ArgSort"])
 
 
@@ -717,19 +699,18 @@ _GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 
 
 @_writes("LSTM", "GRU", "RNN", "Ragged")
-def _sequence(out: Exporter, op: Op) -> None:
-    operation: Any = op.operation
+def _sequence(out: Exporter, op: Op, how: Any) -> None:
     read, lengths, attributes = [*op.inputs], "", dict[str, Any]()
-    if operation.kind == "Ragged":
+    if how.kind == "Ragged":
         lengths = out.node("Cast", [out.read(read.pop(1))], to=TensorProto.INT32)
-        attributes["direction"] = "reverse" if operation.reverse else "forward"
-        operation = operation.network
-    count = operation.states
+        attributes["direction"] = "reverse" if how.reverse else "forward"
+        how = how.network
+    count = how.states
     saved = range(1 + count, len(op.outputs))
     if saved:
         out.need_one(op, *saved)
     x, *states = read[: 1 + count]
-    width, order = states[0].shape[1], _GATES[operation.kind]
+    width, order = states[0].shape[1], _GATES[how.kind]
     rows = np.arange(len(order) * width).reshape(-1, width)[[*order]].reshape(-1)
     arrays = []
     for weight in read[1 + count :]:
@@ -746,11 +727,11 @@ def _sequence(out: Exporter, op: Op) -> None:
     axis, one = out.ints([0]), out.ints([1])
     first = ["" if _is_zero(out, state) else out.node("Unsqueeze", [out.read(state), axis]) for state in states]
     attributes["hidden_size"] = width
-    if operation.kind == "GRU":
-        attributes["linear_before_reset"] = int(operation.reset_after)
-    if operation.kind == "RNN":
-        attributes["activations"] = [operation.activation.capitalize()]
-    tensors = out.nodes(operation.kind, [out.read(x), *given, lengths, *first], 1 + count, **attributes)
+    if how.kind == "GRU":
+        attributes["linear_before_reset"] = int(how.reset_after)
+    if how.kind == "RNN":
+        attributes["activations"] = [how.activation.capitalize()]
+    tensors = out.nodes(how.kind, [out.read(x), *given, lengths, *first], 1 + count, **attributes)
     for y, tensor, place in zip(op.outputs, tensors, (one, axis, axis), strict=False):
         out.write(y, out.node("Squeeze", [tensor, place]))
 
@@ -762,7 +743,7 @@ def _is_zero(out: Exporter, state: Blob) -> bool:
 
 
 @_writes("LSTMGates")
-def _lstm_gates(out: Exporter, op: Op) -> None:
+def _lstm_gates(out: Exporter, op: Op, _: Any) -> None:
     out.need_one(op, 2)
     gates, cell = op.inputs
     width = out.ints([cell.shape[1]] * 4)
@@ -778,11 +759,10 @@ def _lstm_gates(out: Exporter, op: Op) -> None:
 
 
 @_writes("Switch")
-def _switch(out: Exporter, op: Op) -> None:
+def _switch(out: Exporter, op: Op, how: Any) -> None:
     """Ifs, one in the last branch of the other; with an index that is none of a branch, the last one is computed."""
-    operation: Any = op.operation
-    index, bodies = op.inputs[0], operation.bodies
-    given = [[*op.inputs[1 : 1 + operation.operands], *[op.inputs[i] for i in reads]] for reads in operation.reads]
+    index, bodies = op.inputs[0], how.bodies
+    given = [[*op.inputs[1 : 1 + how.operands], *[op.inputs[i] for i in reads]] for reads in how.reads]
 
     def branch(which: int) -> Any:
         return out.body(bodies[which], given[which], (), bodies[which].outputs)
@@ -806,20 +786,19 @@ def _switch(out: Exporter, op: Op) -> None:
 
 
 @_writes("Loop")
-def _loop(out: Exporter, op: Op) -> None:
+def _loop(out: Exporter, op: Op, how: Any) -> None:
     """A Scan, where entries of arrays are given; else a Loop."""
-    operation: Any = op.operation
-    carries, scanned, body = operation.carries, operation.scanned, operation.bodies[0]
-    taken = len(body.outputs) - carries - operation.tests
-    if operation.saved:
+    carries, scanned, body = how.carries, how.scanned, how.bodies[0]
+    taken = len(body.outputs) - carries - how.tests
+    if how.saved:
         out.need_one(op, *range(carries + taken, len(op.outputs)))
-    if operation.tests and taken and not operation.exact:
+    if how.tests and taken and not how.exact:
         raise UnsupportedError("it may end before its length, and what it gives has entries all the same")
-    given, reads = op.inputs[: carries + scanned], [op.inputs[i] for i in operation.reads[0]]
+    given, reads = op.inputs[: carries + scanned], [op.inputs[i] for i in how.reads[0]]
     inputs = [out.read(blob) for blob in given]
     if scanned:
         graph = out.body(body, reads, body.parameters, body.outputs)
-        backward = [int(operation.reverse)]
+        backward = [int(how.reverse)]
         tensors = out.nodes(
             "Scan",
             inputs,
@@ -830,13 +809,13 @@ def _loop(out: Exporter, op: Op) -> None:
             scan_output_directions=backward * taken or None,
         )
     else:
-        if operation.reverse and taken:
+        if how.reverse and taken:
             raise UnsupportedError("what it takes from the last to the first, without entries, ONNX does not have")
         number, true = TensorSpec((), np.dtype(np.int64)), TensorSpec((), np.dtype(np.bool_))
-        most, begins = "" if operation.length is None else out.ints([operation.length]), ""
-        if operation.tests:
-            condition = operation.bodies[1]
-            out.inline(condition, [*given, *[op.inputs[i] for i in operation.reads[1]]])
+        most, begins = "" if how.length is None else out.ints([how.length]), ""
+        if how.tests:
+            condition = how.bodies[1]
+            out.inline(condition, [*given, *[op.inputs[i] for i in how.reads[1]]])
             begins = out.read(condition.outputs[0])
             results = [body.outputs[-1], *body.outputs[:-1]]
             graph = out.body(body, reads, [number, true, *body.parameters], results)

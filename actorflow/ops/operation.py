@@ -387,9 +387,11 @@ def inferred(operation: Operation, inputs: Sequence[TensorSpec]) -> tuple[Tensor
         raise GraphError(f"{operation.kind}.infer must return a tuple of TensorSpec, one for each output, got {got}")
     for spec in given:
         # Parameters may lead to any: those of a file are what it says.
-        if not all(type(n) is int and n >= 0 for n in spec.shape):
+        is_open = not all(type(n) is int and n >= 0 for n in spec.shape)
+        if is_open:
             TensorSpec.of(*spec)
-        if len(spec.shape) > MOST_AXES or not (axes_in(spec.shape) or spec.size_bytes < _MOST_BYTES):
+            is_open = bool(axes_in(spec.shape))
+        if len(spec.shape) > MOST_AXES or not (is_open or spec.size_bytes < _MOST_BYTES):
             raise ShapeError(f"{operation.kind}: expected a result of less than 2**63 bytes, got {spec}")
     return found
 

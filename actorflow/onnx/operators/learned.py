@@ -19,6 +19,7 @@ from actorflow.onnx.values import Array, Value
 from actorflow.ops.cpu.buffers import compiled
 from actorflow.ops.cpu.kept import kept
 from actorflow.ops.operation import Application, Grads, Operation
+from actorflow.ops.registry import kernel
 from actorflow.spec import Length, TensorSpec
 
 _ML = "ai.onnx.ml:"
@@ -116,20 +117,16 @@ class Trees(Operation):
 
     def compute(self, *inputs: Any) -> Any:
         x, *_, roots, weights = inputs
-        how = _HOW.index(self.aggregate)
-        if (module := compiled("trees")) is not None and x.dtype in _WIDE and weights.dtype in _WIDE:
-            found = kept(self).derived("trees").of(inputs[1:], partial(_forest, module)).of(x, how)
-        else:
-            found = np.empty((len(x), weights.shape[1]))
-            step, tables = max(1, _AT_A_TIME // weights[roots].size), _unpacked(*inputs[1:])
-            for start in range(0, len(x), step):
-                said = weights.take(self._ends(x[start : start + step], tables), axis=0).astype(np.float64)
-                added = (np.add, np.add, np.minimum, np.maximum)[how]
-                found[start : start + step] = added.accumulate(said, axis=1)[:, -1]  # in the order of the trees
-            if how == 1:
-                found /= len(roots)
-            elif how:
-                found[np.isinf(found)] = 0  # no leaf has said anything
+        found = np.empty((len(x), weights.shape[1]))
+        step, tables = max(1, _AT_A_TIME // weights[roots].size), _unpacked(*inputs[1:])
+        added = (np.add, np.add, np.minimum, np.maximum)[_HOW.index(self.aggregate)]
+        for start in range(0, len(x), step):
+            said = weights.take(self._ends(x[start : start + step], tables), axis=0).astype(np.float64)
+            found[start : start + step] = added.accumulate(said, axis=1)[:, -1]  # in the order of the trees
+        if self.aggregate == "mean":
+            found /= len(roots)
+        elif added is not np.add:
+            found[np.isinf(found)] = 0  # no leaf has said anything
         return found.astype(weights.dtype, copy=False)
 
     def _ends(self, x: Array, nodes: _Nodes) -> Array:
@@ -148,6 +145,25 @@ class Trees(Operation):
         for each in self.modes[1:]:
             goes = np.where(mode == each, _COMPARE[each](value, split), goes)
         return goes | (missing & np.isnan(value)) if value.dtype.kind == "f" else goes
+
+
+def _bound(operation: Trees, specs: Sequence[TensorSpec]) -> Callable[..., list[Array]]:
+    """Compiled code for trees, where there is one for numbers of these types."""
+    module, dtype = compiled("trees"), specs[-1].dtype
+    if module is None or specs[0].dtype not in _WIDE or dtype not in _WIDE:
+        return lambda operation, inputs, _: [operation.compute(*inputs)]
+    forest, how, make = kept(operation).derived("trees"), _HOW.index(operation.aggregate), partial(_forest, module)
+
+    def compute(_: Trees, inputs: list[Array], outputs: None) -> list[Array]:
+        found = forest.of(inputs[1:], make).of(inputs[0], how)
+        return [found if dtype == found.dtype else found.astype(dtype)]
+
+    return compute
+
+
+@kernel(Trees, returns=True, keeps=True, bind=_bound)
+def _rows_of_trees(operation: Trees, inputs: list[Array], _outputs: None) -> list[Array]:
+    return _bound(operation, [TensorSpec(each.shape, each.dtype) for each in inputs])(operation, inputs, None)
 
 
 def _unpacked(nodes: Array, split: Array, roots: Array, weights: Array) -> _Nodes:

@@ -50,14 +50,16 @@ def rounded(node: Node, x: Value, zero: Value | None, dtype: np.dtype[Any]) -> V
         how = Convert(dtype.name, bool(node.attribute("saturate", 1)))
         return mapped(node, lambda x: node.graph.apply(how, x), x)
     info = limits(dtype)
+    # What has too many digits for a sum with a zero point is cut off; sums of 32 bits are exact in 64.
+    wide = x.dtype if x.dtype == np.float32 and dtype.itemsize <= 2 else np.dtype(np.float64)
 
     def form(x: Any, *zeros: Any) -> Any:
-        whole = as_type(ops.round(x), np.dtype(np.float64))  # in which sums of 32 bits are exact
+        whole = as_type(ops.round(x), wide)
         whole = whole + zeros[0] if zeros else whole
         cut = ops.cast(ops.clip(whole, float(info.min), float(info.max)), "int32")
         return node.graph.apply(Convert(dtype.name), cut) if is_narrow(dtype) else as_type(cut, dtype)
 
-    return mapped(node, form, x, *([] if zero is None else [widened(node, zero, np.float64)]))
+    return mapped(node, form, x, *([] if zero is None else [widened(node, zero, wide)]))
 
 
 @lowers("QuantizeLinear")
@@ -139,12 +141,12 @@ def _dequantize(node: Node) -> Value:
     return widened(node, y, dtype)
 
 
-def _less_zero(node: Node, value: Value, zero: Value | None, axis: int) -> Value:
-    """Quantized integers less their zero point, which may differ along an axis."""
-    wide = widened(node, value, np.int32)
+def _less_zero(node: Node, value: Value, zero: Value | None, axis: int, dtype: Any = np.int32) -> Value:
+    """Quantized integers less their zero point, if they have one, which may differ along an axis."""
+    wide = widened(node, value, dtype)
     if zero is None:
         return wide
-    zero = widened(node, zero, np.int32)
+    zero = widened(node, zero, dtype)
     if zero.rank == 1:
         size = zero.spec.size
         zero = reshaped_to(node, zero, [size if i == axis % value.rank else 1 for i in range(value.rank)])
@@ -187,30 +189,38 @@ def _requantized(node: Node, found: Value, a: int, b: int, y: int, zero: int, ax
     return rounded(node, wide, reshaped_to(node, target, ()), target.dtype)
 
 
-def _sums(node: Node, x: Value, weight: Value) -> Value:
-    """A convolution of integers, by that of floating-point numbers of 64 bits, in which these sums are exact."""
-    x, order = widened(node, x, np.float64), image(node)[1]
-    weight = widened(node, weight, np.float64)
+def _sums(node: Node, zero: Value | None, weight: Value, weight_zero: Value | None) -> Value:
+    """A convolution of integers, by that of floating-point numbers in which these sums are exact."""
+    dtype = _exact(node, weight, weight_zero)
+    (x, order), weight = image(node), _less_zero(node, weight, weight_zero, 0, dtype)
     rank, kernel = x.rank - 2, weight.shape[2:]
     check_kernel(node, kernel)
     stride, dilation = per_axis(node, "strides", rank), per_axis(node, "dilations", rank)
     pads = pads_of(node, x.shape[2:], kernel, stride, dilation)
+    images = _less_zero(node, node.value(0), zero, 0, dtype).blob(order)
     weights = weight.blob((*range(2, x.rank), 1, 0))
-    y = ops.conv(x.blob(order), weights, stride, pads, dilation, node.attribute("group", 1))
+    y = ops.conv(images, weights, stride, pads, dilation, node.attribute("group", 1))
     return node.ordered(order, ops.cast(y, "int32"))
+
+
+def _exact(node: Node, value: Value, offset: Value | None) -> Any:
+    """A dtype in which products of numbers of 8 bits with a weight can be added up in any order."""
+    weight, zero = value.known, np.zeros(1, np.int8) if offset is None else offset.known
+    if weight is None or zero is None or node.x.dtype.itemsize > 1 or weight.dtype.itemsize > 1:
+        return np.float64
+    rows = np.abs(weight.reshape(len(weight), -1).astype(np.int64) - zero.reshape(-1, 1))
+    return np.float32 if 255 * rows.sum(axis=1).max(initial=0) <= 1 << 24 else np.float64
 
 
 @lowers("ConvInteger", limits="more than 3 spatial axes")
 def _conv_integer(node: Node) -> Value:
-    zeros = [node.value(i) if node.has(i) else None for i in (2, 3)]
-    return _sums(node, _less_zero(node, node.value(0), zeros[0], 0), _less_zero(node, node.value(1), zeros[1], 0))
+    zero, weight_zero = [node.value(i) if node.has(i) else None for i in (2, 3)]
+    return _sums(node, zero, node.value(1), weight_zero)
 
 
 @lowers("QLinearConv", limits="more than 3 spatial axes")
 def _qlinear_conv(node: Node) -> Value:
-    found = _sums(
-        node, _less_zero(node, node.value(0), node.value(2), 0), _less_zero(node, node.value(3), node.value(5), 0)
-    )
+    found = _sums(node, *map(node.value, (2, 3, 5)))
     if node.has(8):
         bias = node.value(8)
         found = mapped(node, ops.add, found, reshaped_to(node, bias, [bias.spec.size, *[1] * (found.rank - 2)]))

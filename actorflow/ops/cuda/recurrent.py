@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import cupy
 
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch_flat
@@ -250,5 +252,5 @@ def _rnn_down(operation: RNNDown, inputs: list[Array], outputs: list[Array]) -> 
 def _ragged(operation: Ragged, inputs: list[Array], outputs: list[Array]) -> None:
     x, lengths, *more = inputs
     ends = cupy.minimum(cupy.maximum(lengths, 0), len(x)).get().tolist()
-    compute = {LSTM: _lstm, GRU: _gru, RNN: _rnn}[type(operation.network)]
+    compute: Any = {LSTM: _lstm, GRU: _gru, RNN: _rnn}[type(operation.network)]
     operation.in_parts(ends, [x, *more], outputs, lambda *arrays: compute(operation.network, *arrays))
