@@ -496,8 +496,8 @@ class Rows:
     def ends(self, until: int, result: Result) -> Sequence[bool]:
         """For each row of a frame, whether a result says that its step was the last one."""
         value = to_numpy(result._values[until])
-        found: list[bool] = value.reshape(len(value), -1).astype(bool).all(1).tolist()
-        return found
+        found: Any = value.reshape(len(value), -1).astype(bool).all(1)
+        return [*found.tolist()]
 
     def _following(self, request: Request, arrays: Sequence[Any], values: Sequence[Any]) -> Request:
         """Request of the next step of rows, from the arrays that they were fed and the values that these gave."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from actorflow.errors import DTypeError, ShapeError
+from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops import reductions
 from actorflow.ops.elementwise import add, bitwise_right_shift, bitwise_xor, cast, multiply
 from actorflow.ops.operation import Operand, Operation, X, apply, whole
@@ -115,7 +115,7 @@ class Sample(Operation):
         temperature, top_k, top_p: For all rows; None for one that is an input, with a value for each row.
     """
 
-    arguments = ("scores", "random", "*settings")
+    arguments = ("scores", "*numbers")
     differentiable = False
 
     temperature: float | None = 1.0
@@ -125,8 +125,10 @@ class Sample(Operation):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         scores, *others = inputs
         _checked(scores)
-        names = [name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is None]
-        for what, spec in zip(("random", *names), others, strict=True):
+        names = ["random", *[name for name in ("temperature", "top_k", "top_p") if getattr(self, name) is None]]
+        if len(others) != len(names):
+            raise GraphError(f"{self.kind} takes scores, {', '.join(names)}, got {1 + len(others)} inputs")
+        for what, spec in zip(names, others, strict=True):
             if spec.dtype.kind not in ("iu" if what == "top_k" else "fV"):
                 raise DTypeError(f"sample: {what} must be {'integers' if what == 'top_k' else 'floating'}, got {spec}")
             if spec.shape != scores.shape[:-1]:
