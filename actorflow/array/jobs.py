@@ -92,12 +92,12 @@ class Job:
         asked: Under a budget, the numbers of the records that somebody waits for.
 
     Attributes:
-        parts: What is computed one after the other.
-        claimed_bytes: What its values may take at most, under a budget.
+        parts: The pieces that are computed one after the other.
+        claimed_bytes: Most bytes of its values, under a budget.
         is_full: Whether there was no room for something that nobody waits for. What is left is then computed only where
             somebody does: else it would hold the room of what comes before it.
         is_served: Whether the service computes it.
-        interrupt: What has interrupted the service, for the thread that waits.
+        interrupt: The exception that has interrupted the service, for the thread that waits.
     """
 
     def __init__(self, session: Session, asked: set[int]) -> None:
@@ -114,7 +114,7 @@ class Job:
 
         Args:
             nodes: The records, in order; what refers to them is let go of.
-            wanted: Those whose values are wanted even if no array shows them.
+            wanted: The records whose values are wanted even if no array shows them.
             takes_programs: Whether they may be computed by programs.
         """
         for node in nodes:
@@ -296,7 +296,7 @@ class Run:
         session: Their session.
         nodes: The records.
         description: Their structure.
-        structure: What is known of it.
+        structure: Its statistics and program.
     """
 
     def __init__(self, session: Session, nodes: list[Record], description: Description, structure: Structure) -> None:
@@ -589,7 +589,7 @@ class Structure:
     Attributes:
         times_met: How often there were records of it.
         repeats: How many of the records repeat others, once there is a program.
-        program: What computes them; None if it was not needed yet, or the service does.
+        program: Computes them; None if it was not needed yet, or the service does.
     """
 
     def __init__(self, is_large: bool) -> None:

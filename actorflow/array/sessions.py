@@ -64,8 +64,8 @@ class Found(NamedTuple):
 
     Attributes:
         new: The records of the session that nothing computes yet, in the order in which they were made.
-        under_way: Those that are being computed.
-        foreign: Those of other sessions.
+        under_way: The records that are being computed.
+        foreign: The records of other sessions.
         shared: Of the new ones, those that others than these read: worth keeping.
     """
 

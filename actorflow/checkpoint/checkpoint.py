@@ -210,7 +210,7 @@ class Checkpoint:
     Attributes:
         path: The file; of a checkpoint that another number of ranks saved, the first one's.
         frame: Number of the graph's next frame; None in files of others.
-        positions: What the application said of its place in the data, by rank that saved it: this rank's alone where as
+        positions: The application's place in the data, by rank that saved it: this rank's alone where as
             many ranks load it as have saved it, else that of all.
         missing: Variables of this rank that the file does not have, which keep their values.
         unexpected: Names in the file that are not variables of the graph.

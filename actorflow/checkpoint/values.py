@@ -104,7 +104,7 @@ def _named(name: str) -> Any:
 
 
 class Names:
-    """What a file may name."""
+    """Functions and classes that a file may name."""
 
     def __init__(self, allowed: Iterable[Any]) -> None:
         if isinstance(allowed, str) or not isinstance(allowed, Iterable):
@@ -126,7 +126,7 @@ class Names:
         return name in self._allowed or self._own(name) is not None
 
     def find(self, name: str) -> Any:
-        """What has the name; raises ValueError if it is not allowed, or not there."""
+        """The function or class of a name; raises ValueError if it is not allowed, or not there."""
         found = self._own(name)
         if found is None:
             if name not in self._allowed:

@@ -64,7 +64,7 @@ class Draws:
 
 #: Images of any dtype, shape (batch, height, width, channels).
 Images = npt.NDArray[Any]
-#: What an augmentation is made of: gives new images of a batch, whose random numbers are the draws'.
+#: A step of an augmentation: gives new images of a batch, with the random numbers of the draws.
 AugmentationStep = Callable[[Images, Draws], Images]
 
 
@@ -232,7 +232,7 @@ def _room(images: Images, height: int, width: int, padding: int) -> tuple[int, i
 def _cut(images: Images, places: Rows, height: int, width: int, fill: float) -> Images:
     """The part of each image that begins at a place, which may lie outside of it."""
     parts = np.full((len(images), height, width, images.shape[3]), fill, images.dtype)
-    # What of each part lies inside: its begin and end, both down and right, in the image and in the part.
+    # The piece of each part that lies inside: its begin and end, both down and right, in the image and in the part.
     begin, end = (np.clip(places + size, 0, images.shape[1:3]) for size in (0, (height, width)))
     slices = np.concatenate([begin, end, begin - places, end - places], axis=1)
     for part, image, (y, x, y_end, x_end, top, left, bottom, right) in zip(parts, images, slices.tolist(), strict=True):
@@ -311,8 +311,8 @@ class Normalize:
         """The normalization that gives these images a mean of 0 and a standard deviation of 1.
 
         Args:
-            images: Those to learn from: an array, or files of images; shape (count, ..., channels).
-            per: What a mean is taken over: each pixel and channel of the images, each channel, or all together.
+            images: Images to learn from: an array, or files of images; shape (count, ..., channels).
+            per: Elements that share a mean: each pixel and channel of the images, each channel, or all together.
             scale: Whether to divide by the deviations; what does not vary is left as it is. Else the mean is subtracted
                 alone.
             dtype: As for the class.

@@ -36,7 +36,7 @@ def read_image(
         path: The file, of any form that Pillow knows. What is transparent has the color that the file gives it.
         size: Height and width, or one number for both: the image is scaled, then its middle is taken. None leaves it as
             it is.
-        shorter: What the shorter side is scaled to before the middle is taken, at least the larger one of ``size``, as
+        shorter: Length of the shorter side before the middle is taken, at least the larger one of ``size``, as
             in ``size=224, shorter=256``. None scales the image so that it just covers ``size``.
         channels: 3 for red, green and blue, 1 for grey.
         upright: Whether it is turned and mirrored as the file says that it is shown (orientation in EXIF), as

@@ -37,7 +37,7 @@ class LmdbImages:
         color: Whether images have three channels, red, green and blue, or one: grey ones are repeated, colored ones
             weighted (ITU-R 601), as Pillow does it. None leaves them as they are.
         bgr: As for `read_datum`.
-        decode: What makes a `Datum` of a record, where records are something other than Caffe's; a function that can be
+        decode: Makes a `Datum` of a record, where records are something other than Caffe's; a function that can be
             pickled if the images are.
 
     Attributes:
@@ -239,7 +239,7 @@ def image_label(
             the mean.
         labels: Blob or name that is fed with labels, int64.
         batch_size: Images of a batch.
-        mean: What is subtracted: a file that `read_mean` reads, or numbers, one for each channel or for each pixel and
+        mean: Numbers to subtract: a file that `read_mean` reads, or numbers, one for each channel or for each pixel and
             channel. A mean of the size of the images is subtracted before they are cropped, one of the size of the crop
             after that. In the order of channels that images have then: red, green, blue.
         mirror: Whether half of the images, at random, are turned left to right.

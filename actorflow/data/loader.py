@@ -41,7 +41,7 @@ class Reshardable(Resumable, Protocol):
         """Go to the place behind all that several have taken, whose number may be another one than now.
 
         Args:
-            states: What `state_dict` gave of each of them, by rank.
+            states: Results of `state_dict` of each of them, by rank.
         """
 
 
@@ -266,7 +266,7 @@ class Batches(Pipeline[Feed]):
         """Go to a place.
 
         Args:
-            state: What `state_dict` gave, of this loader or of one like it.
+            state: Result of `state_dict`, of this loader or of one like it.
         Raises:
             DataError: if that had another number of examples, another order or another batch size.
         """
@@ -287,7 +287,7 @@ class Batches(Pipeline[Feed]):
         place, which is this one's, too.
 
         Args:
-            states: What `state_dict` gave of each of them.
+            states: Results of `state_dict` of each of them.
         Raises:
             DataError: if they are not of one order, not of all shares or not at one place; if this loader is of another
                 order; if what they have taken does not end with a batch here, as it does where the batches of all

@@ -91,7 +91,7 @@ def _unpacked(path: Path) -> bytes:
         ) from error
 
 
-#: What a Fashion-MNIST (or MNIST) directory holds, each as it is or with ``.gz``.
+#: Files of a Fashion-MNIST (or MNIST) directory, each as it is or with ``.gz``.
 FASHION_MNIST_FILES = (
     "train-images-idx3-ubyte",
     "train-labels-idx1-ubyte",
@@ -213,7 +213,7 @@ def cifar10(directory: str | Path) -> Dataset:
     """CIFAR-10: 50,000 + 10,000 color images of 32x32 pixels from 0 to 1, shape (count, 32, 32, 3).
 
     Args:
-        directory: What one of its archives unpacks to: the binary batches (``data_batch_1.bin``, ...), the Python
+        directory: Contents of one of its archives: the binary batches (``data_batch_1.bin``, ...), the Python
             batches (``data_batch_1``, ...), or a folder of images per class (``train/airplane/0000.png``, ...; JPEG
             or PNG). The batches may also be in their usual folder in it. Any number of images is taken.
     Raises:

@@ -36,7 +36,7 @@ class Fence(ABC):
         lane: Where the work was submitted.
         begun: Whether it has begun; may turn True before the loop is told.
         done: Whether it has ended, well or not; may turn True before the loop is told.
-        error: What it raised, once done.
+        error: The exception it raised, once done.
         elapsed_ns: How long it ran, in nanoseconds, once done.
         ended_ns: When it ended, `clock_ns`, once done; 0 where that is not known any better than by the loop.
 
@@ -80,7 +80,7 @@ class Fence(ABC):
         """Have the loop told of the end without delay. Only from the loop's thread."""
 
     def stop(self) -> None:  # noqa: B027  most work cannot be stopped
-        """Nobody waits for the work any more: it may end early. Only from the loop's thread."""
+        """Let the work end early, as nothing waits for it any more. Only from the loop's thread."""
 
 
 class Lane(ABC):
@@ -103,7 +103,7 @@ class Lane(ABC):
         (['first', 'second'], 'second', None)
     """
 
-    #: What it takes to have work begun there and the loop told of its end, beside the work; 0 where nobody knows.
+    #: Time to have work begun there and the loop told of its end, beside the work; 0 where it is not known.
     handover_ns: int = 0
 
     def __init__(self, name: str) -> None:
@@ -116,7 +116,7 @@ class Lane(ABC):
         """Enqueue ``work(argument)`` behind all work submitted before; returns at once.
 
         Args:
-            work: What to do; what it raises becomes the fence's ``error``.
+            work: The function; its exception becomes the fence's ``error``.
             argument: Its argument, also the fence's.
             passed: Called on the loop with the fence, after its waiters, in the order of the FIFO. Unless it is urgent
                 or has a waiter, the loop may be told late, together with later work, to save wake-ups.
@@ -194,7 +194,7 @@ class Device(ABC):
 
     Class attributes:
         libraries: Kernel libraries in the order of preference.
-        options_type: What its options are.
+        options_type: Class of its options.
         is_host: Whether its arrays are NumPy arrays in the host's memory.
         shares_memory: Whether its arrays may be made on any memory of the host's, which several values have in turn.
         is_stream: Whether its lanes are streams: work is launched on the loop and runs later.

@@ -151,7 +151,7 @@ class WorkerLane(Lane):
 
     Attributes:
         outstanding: Works submitted of whose end the loop has not been told.
-        handover_ns: What it takes to wake the thread for work and then the loop for its end, by the last times that the
+        handover_ns: Time to wake the thread for work and then the loop for its end, by the last times that the
             thread had nothing else to do.
 
     Example:

@@ -43,14 +43,14 @@ class Segment(ABC):
     is replayed at once. A device brings a subclass; see `StreamDevice.make_segment`.
 
     Args:
-        name: What it is, for messages.
+        name: Its name, for messages.
         works: Launch the work, on the current stream, in this order; each gets the argument of the call. They leave
             nothing behind on the host: a refused capture calls them twice.
         is_warm: Whether the work has been launched before, so that the first call captures it.
 
     Attributes:
         name: As above.
-        state: What the next call does.
+        state: Action of the next call.
         refusal: Why the work cannot be captured; None unless `state` is REFUSED.
         replays: How many calls so far launched what was captured.
     """

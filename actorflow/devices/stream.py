@@ -70,7 +70,7 @@ class Stream(ABC):
     """One stream of a device. Everything is called on the loop's thread.
 
     Attributes:
-        label: What is launched now, for messages: the name of an op.
+        label: Name of the work launched now, for messages: of an op.
     """
 
     label: str = ""
@@ -390,7 +390,7 @@ class StreamDevice(Device):
         compiles: Whether the first launch of a kernel for types of arrays compiles it, which takes long.
 
     Attributes:
-        compiled: What was launched before, where the device `compiles`.
+        compiled: Kernels launched before, where the device `compiles`.
     """
 
     is_stream: ClassVar[bool] = True
@@ -424,7 +424,7 @@ class StreamDevice(Device):
         """Work that is launched as one, where the device `captures`. It has been launched once, piece by piece.
 
         Args:
-            name: What it is, for messages.
+            name: Its name, for messages.
             works: Launch the work on the current stream, which is the same every time; see `Segment`.
         """
         raise DeviceError(f"devices of kind {self.place.kind!r} capture nothing")

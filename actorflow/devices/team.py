@@ -400,7 +400,7 @@ class Team:
             if core is not None and core != self._avoided:
                 self._avoid(core)
         for _ in range(count):
-            # What a context holds (such as how NumPy treats overflows) holds for helpers, too.
+            # Settings of a context (such as NumPy's treatment of overflows) hold for helpers, too.
             self._calls.put(partial(call.help, copy_context().run))
         return count
 

@@ -93,7 +93,7 @@ class _Defaults(NamedTuple):
     """Set by `Graph.at` and `Graph._made`; None where nothing was said.
 
     Attributes:
-        of: What it is done for: `Op.of`.
+        of: The node that ops are made for: `Op.of`.
         site: `Node.site`.
     """
 
@@ -867,7 +867,7 @@ class Graph:
 
     @contextmanager
     def _made(self, **said: Any) -> Iterator[None]:
-        """What is made inside the ``with`` block has these fields of `_Defaults`."""
+        """Nodes made inside the ``with`` block have these fields of `_Defaults`."""
         defaults = self.root._defaults
         defaults.append(defaults[-1]._replace(**said))
         try:

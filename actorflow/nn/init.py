@@ -123,7 +123,7 @@ def xavier(
 
     Args:
         seed: As in `gaussian`.
-        fan: What is divided by: "in", "out", or the "average" of both.
+        fan: The divisor: "in", "out", or the "average" of both.
         distribution: "uniform" or "normal".
         gain: Factor on the standard deviation, not negative.
     Raises:
@@ -145,7 +145,7 @@ def he(seed: int | None = None, *, fan: str = "in", distribution: str = "normal"
 
     Args:
         seed: As in `gaussian`.
-        fan: What is divided by: "in", "out", or the "average" of both.
+        fan: The divisor: "in", "out", or the "average" of both.
         distribution: "uniform" or "normal".
         slope: Of a leaky relu for negative values; 0 for a relu.
     Raises:

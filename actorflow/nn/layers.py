@@ -377,7 +377,7 @@ class ConvTranspose(_Convolution):
         channels: Output channels.
         kernel: Size of the kernel: a number for all spatial axes, or one for each.
         stride: Step in the output from one element of the images to the next.
-        pad: What is cut off the output.
+        pad: Elements cut off the output at each side.
         output_pad: How much larger the output is at its far ends, less than the stride or the dilation.
         dilation, groups, activation: As in `Conv`.
         bias: Whether there is a bias.

@@ -508,7 +508,7 @@ class Adagrad(Optimizer):
         rate: The learning rate, not negative, or a policy: a function of the step (`af.nn.rates`).
         eps: Keeps the division from blowing up, not negative.
         weight_decay: Coefficient of the L2 penalty, not negative.
-        initial: What the sums begin with, not negative.
+        initial: First value of the sums, not negative.
         clip, multipliers: As in `SGD`.
         name: Name of the sub-graphs that `minimize` makes.
     Raises:

@@ -51,7 +51,7 @@ class StepDecay:
     Attributes:
         rate: Rate of the first step, not negative.
         every: How many steps have one rate, positive.
-        factor: What the rate is multiplied by then, not negative.
+        factor: Multiplier of the rate then, not negative.
 
     Example:
         >>> rate = af.nn.rates.StepDecay(1.0, every=100, factor=0.5)
@@ -79,7 +79,7 @@ class MultiStep:
     Attributes:
         rate: Rate of the first step, not negative.
         milestones: Steps that are the first ones at the next rate, in ascending order.
-        factor: What the rate is multiplied by there, not negative.
+        factor: Multiplier of the rate there, not negative.
 
     Raises:
         GraphError: if a number is out of range or the milestones are not ascending.
@@ -168,7 +168,7 @@ class Warmup:
     """A straight line from ``start`` times the policy's first rate up to that rate, then the policy from its step 0 on.
 
     Attributes:
-        policy: What follows; any policy.
+        policy: The policy that follows.
         steps: Steps of the warm-up, positive; they come in addition to the policy's own.
         start: Share of the rate that the first step has, not negative.
     Source: Goyal et al., Accurate, large minibatch SGD, 2017.

@@ -153,7 +153,7 @@ class Epoch(NamedTuple):
         number: Counted from 0.
         steps: How many steps were taken; fewer than the epoch has where the training began within it.
         means: Means of loss and metrics over these steps.
-        validation: What ``validate`` gave after the last of them.
+        validation: Result of ``validate`` after the last of them.
 
     Example:
         >>> graph = af.Graph("g")

@@ -99,7 +99,7 @@ def _joined(path: str, parameter: str) -> str:
 
 
 _Bound = dict[str, _Tensor]  # tensors by the names of what needs them
-#: What tells layers of one kind from others: their parameters, with the number of their axes.
+#: Identity of layers of one kind: their parameters, with the number of their axes.
 _Kind = frozenset[tuple[str, int]]
 
 

@@ -40,7 +40,7 @@ class Trainer:
 
     Args:
         loss: Shape ().
-        train: What `Optimizer.minimize` gave.
+        train: Result of `Optimizer.minimize`.
         metrics: Blobs that are fetched in each step, by name: of shape () for a mean over the batch, or (batch, ...)
             for a value per row.
         in_flight: Steps that may overlap, at least 1.

@@ -26,7 +26,7 @@ from actorflow.spec import TensorSpec
 #: Attributes and the opset.
 Settings = Mapping[str, Any]
 _Function = Callable[..., Any]
-#: What computes operators that ONNX's evaluator is slow or wrong for.
+#: Functions for operators that ONNX's evaluator is slow or wrong for.
 FUNCTIONS: dict[str, _Function] = {}
 #: Operators whose outputs have the shape of the first input, whatever their parameters are, and what kind of dtype.
 SAME: dict[str, tuple[Any, ...]] = {"CumSum": (None,), "CumProd": (None,), "Dropout": (None, np.dtype(bool))}

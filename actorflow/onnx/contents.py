@@ -55,12 +55,12 @@ def contents_of(path: str) -> Contents:
         except (OSError, ValueError):  # no regular file, or an empty one
             return contents_in(file.read())
         with mapped, memoryview(mapped) as view:
-            # What is mapped comes page by page, which takes longer than to read it.
+            # Mapped memory comes page by page, which takes longer than reading it.
             return _contents(view, lambda array, start: os.preadv(file.fileno(), [array], start))
 
 
 def contents_in(view: bytes) -> Contents:
-    """What bytes of a file have, see `contents_of`."""
+    """Contents of a file's bytes, see `contents_of`."""
 
     def read(array: Any, start: int) -> int:
         array[:] = np.frombuffer(view, np.uint8, array.size, start)

@@ -1,4 +1,4 @@
-"""What nodes give of constants: computed by NumPy, and where that takes more than a line, by ONNX's own evaluator.
+"""Outputs of nodes of constants: computed by NumPy, and where that takes more than a line, by ONNX's own evaluator.
 
 The evaluator takes a quarter of a second to import, and a millisecond a node.
 """

@@ -221,7 +221,7 @@ class File:
 
         Args:
             own: Its name in the file, or one that is made for it.
-            key: What stands for it, if it has no name of its own.
+            key: Its key, if it has no name of its own.
         """
         key = own if key is None else key
         if key not in self._spelt:

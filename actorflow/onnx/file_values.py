@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FileValues(Mapping[str, "Blob"]):
-    """What the nodes of a file give, its inputs and its trained weights: blobs by their names in the file.
+    """Outputs of the nodes of a file, its inputs and its trained weights: blobs by their names in the file.
 
     Each blob has the axes of the file. Where a value is only there in another order of axes, an op that transposes it
     is added to the graph when it is first asked for; iterating over the names adds nothing. What is computed in no run
@@ -29,7 +29,7 @@ class FileValues(Mapping[str, "Blob"]):
     Args:
         scope: Where ops are added.
         graph: The file's graph.
-        backend: What computes it.
+        backend: Name of the backend.
         values: The tensors that lowering has made.
     """
 

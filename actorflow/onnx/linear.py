@@ -43,7 +43,7 @@ def linear(node: Node, spec: TensorSpec, weight: Array, bias: Array | None, axis
     Args:
         node: The node.
         spec: Type of the value.
-        weight, bias, axis, make: Those of `Linear`.
+        weight, bias, axis, make: As of `Linear`.
     """
     value = Value(node.graph, spec)
     value.make = node.deferred(lambda: make(weight, bias))
@@ -98,7 +98,7 @@ def rescaled(node: Node, value: Value, scale: Array | None, shift: Array | None)
 
 
 def affine(node: Node, a: Value, b: Value) -> Value | None:
-    """What Add, Sub, Mul and Div by constants for each channel give, folded into what comes before; None if not so."""
+    """Add, Sub, Mul or Div by constants for each channel, folded into the op before it; None where that cannot be."""
     value, other = (a, b) if b.is_constant else (b, a)
     if not other.is_constant or value.is_constant or value.linear is None:
         return None

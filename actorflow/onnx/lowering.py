@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Declared(NamedTuple):
-    """What the file says of a tensor: its shape, and its dtype where that is known."""
+    """A tensor's declaration in the file: its shape, and its dtype where that is known."""
 
     shape: tuple[Any, ...]
     dtype: np.dtype[Any] | None
@@ -62,7 +62,7 @@ class Lowering:
             says, and its value; None if nothing is trained.
 
     Attributes:
-        refused: What was refused: operator, name of the node, and why.
+        refused: Refused nodes: operator, name of the node, and why.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Lowering:
             nodes: The nodes.
             values: Tensors by name: those that are known before, to which those that nodes give are added.
             outputs: Names of the tensors that are read afterwards.
-            prefix: What the names of the nodes begin with.
+            prefix: Prefix of the nodes' names.
         """
         outputs = list(outputs)
         nodes = flow.with_stacks(nodes, outputs)

@@ -29,7 +29,7 @@ from actorflow.onnx.values import Value, usual
 from actorflow.runtime.model import Model, Named
 from actorflow.spec import may_equal
 
-#: What computes a network.
+#: Names of the backends.
 Backend = Literal["actorflow", "onnxruntime"]
 Source = str | os.PathLike[str] | bytes | ModelProto
 
@@ -46,7 +46,7 @@ class Network(Composite[Any]):
         axes: For names of open axes in the file, a length or another name, ``{"height": 224, "N": "batch"}``. For names
             of inputs, such by position: ``{"images": {0: "batch"}}`` opens an axis that the file fixes, if all that
             follows can have another length.
-        backend: What computes it: ``"actorflow"`` (ordinary ops) or ``"onnxruntime"`` (one op, by ONNX Runtime).
+        backend: Name of the backend: ``"actorflow"`` (ordinary ops) or ``"onnxruntime"`` (one op, by ONNX Runtime).
         providers, session_options, threads: For ONNX Runtime, see `load`.
         name: Scope of its ops and variables.
 
@@ -155,19 +155,19 @@ class Network(Composite[Any]):
             raise GraphError(f"these nodes cannot be loaded:\n{listed(lowering.refused)}{hints}")
         outputs = [self._output(graph, name, values, set(bottom)) for name in self.outputs]
         self.values = FileValues(graph.current_scope, file.model.graph, self._backend, values)
-        # What only the lengths of an input are read of is an input all the same: its feed says them.
+        # A blob of which only the lengths are read is an input all the same: its feed gives them.
         unread = [blob for blob in bottom if blob.spec.axes and not blob.consumers]
         return [ops.dummy(blob, *unread) for blob in outputs] if unread else outputs
 
     def _hint(self, refused: Sequence[tuple[str, str, str]]) -> str:
-        """What may help where shapes do not fit because lengths are open."""
+        """Hint for shapes that do not fit because lengths are open."""
         axes = sorted({axis for spec in self.inputs.values() for axis in spec.axes})
         if not axes or not any("ShapeError" in why or "known" in why for _, _, why in refused):
             return ""
         return f"\n  open axes of its inputs are {', '.join(axes)}: fix one that is not by axes={{{axes[0]!r}: 48}}"
 
     def _elsewhere(self) -> str:
-        """Who may compute what cannot be loaded, if it takes and gives tensors alone."""
+        """Hint at a backend for a model that cannot be loaded, if it takes and gives tensors alone."""
         if self._backend == "onnxruntime" or self._trainable:
             return ""
         if not_tensors(self._file):
@@ -232,7 +232,7 @@ def load(
         axes: For names of open axes in the file, a length or another name, ``{"height": 224, "N": "batch"}``. For names
             of inputs, such by position: ``{"images": {0: "batch"}}`` opens an axis that the file fixes, if all that
             follows can have another length.
-        backend: What computes it: ``"actorflow"`` (ordinary ops) or ``"onnxruntime"`` (one op, by ONNX Runtime).
+        backend: Name of the backend: ``"actorflow"`` (ordinary ops) or ``"onnxruntime"`` (one op, by ONNX Runtime).
         providers: Execution providers of ONNX Runtime, by preference; by default the processor.
         session_options: An ``onnxruntime.SessionOptions``, used as it is, but for ``threads``.
         threads: Number of threads that ONNX Runtime computes with; by default those that ``session_options`` says, or

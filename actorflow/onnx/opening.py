@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 #: Operators that are told the shape of their result, and the input that says it.
 _TOLD = {"Reshape": 1, "Resize": 3}
-#: What a length is raised by to see what does not follow it: to be met by no other length.
+#: Number added to a length to see which ones do not follow it: no other length has it.
 _LONGER = 1009
 
 
@@ -58,7 +58,7 @@ def open_axes(file: File) -> None:
 
 
 def _refused(file: File, lengths: Mapping[str, int]) -> list[tuple[str, str, str]]:
-    """What is refused where axes have these lengths."""
+    """Refused nodes where axes have these lengths."""
     declared, inputs = (
         {name: spec._replace(shape=_closed(spec, lengths)) for name, spec in specs.items()}
         for specs in (file.declared, file.inputs)

@@ -100,7 +100,7 @@ def forward_part(
 
 
 def not_tensors(file: File) -> list[tuple[str, str, str]]:
-    """What a file takes or gives that is no tensor, and why that is refused."""
+    """Inputs and outputs of a file that are not tensors, and why they are refused."""
     found = [("Input", name, why) for name, why in file.unusable.items() if name not in file.objects]
     for each in file.model.graph.output:
         kind = (each.type.WhichOneof("value") or "tensor_type").removesuffix("_type")
@@ -207,7 +207,7 @@ def _source(file: File, model: ModelProto, whole: bool) -> bytes | str:
 
 
 class _Types:
-    """What is known before a run of what nodes give: constants, lengths, types."""
+    """Outputs of nodes as far as they are known before a run: constants, lengths, types."""
 
     def __init__(self, file: File, graph: Graph, part: Sequence[NodeProto], fed: Mapping[str, Blob]) -> None:
         self._file = file
@@ -228,7 +228,7 @@ class _Types:
         """
         specs = self._inferred(names)
         if all(blob.spec == self._file.inputs[name] for name, blob in self._fed.items()):
-            # What the file says of lengths that depend on data is checked when they are there. That there are no axes
+            # The file's lengths that depend on data are checked when they are there. That there are no axes
             # is often said of what was squeezed when it was exported, with a batch of one.
             said = {name: self._file.declared.get(name) for name in names if specs[name] is None}
             specs.update({name: spec for name, spec in said.items() if spec is not None and spec.shape})

@@ -8,4 +8,4 @@ class Refused(GraphError):  # noqa: N818  a word for what happens to a node
 
 
 class DependsOnData(Refused):
-    """What must be known before a run is not: it is computed where the file declares the shape of the result."""
+    """A value needed before a run is not known then: it is computed where the file declares the result's shape."""

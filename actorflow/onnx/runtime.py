@@ -91,7 +91,7 @@ class Session:
         folds: Whether what follows from constants alone is computed at once, and kept.
         loops: Whether the model has loops, whose turns may depend on what it is fed.
         takes_empty: Whether it may be fed arrays without elements: it has none of `FATAL_IF_EMPTY`.
-        settings: What users want.
+        settings: The user's settings.
     Raises:
         GraphError: if ONNX Runtime cannot compute the model; it says why, and names the node.
     """
@@ -183,7 +183,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class OnnxRuntime(Operation):
-    """What ONNX Runtime computes of a model; see `actorflow.onnx.load`.
+    """A model, or a part of one, computed by ONNX Runtime; see `actorflow.onnx.load`.
 
     Attributes:
         session: The model.

@@ -31,7 +31,7 @@ class Row(NamedTuple):
     Attributes:
         operator: Its name, after its domain and a colon where that is not ONNX's own.
         lower: Lowers a node.
-        limits: What of it is refused, for the documentation.
+        limits: Refused forms of it, for the documentation.
     """
 
     operator: str

@@ -44,14 +44,14 @@ class Value:
         spec: Its type, axes in the file's order.
         known: The array, if it is constant.
         lengths: Its elements, an array of numbers and lengths, if they follow from open axes alone.
-        blobs: What holds it, by the order of its axes.
+        blobs: Blobs that hold it, by the order of their axes.
 
     Attributes:
         graph: Where constants are made.
         make: Makes the blob when it is first needed, and says its order; None if that was done. Until then ``linear``
             may still be folded into what is to be made.
         linear: See `actorflow.onnx.linear`.
-        quantized: What quantized numbers were made of, see `actorflow.onnx.operators.quantized`.
+        quantized: Origin of quantized numbers, see `actorflow.onnx.operators.quantized`.
         trained: Makes the variable that holds it; None if it is not trained.
 
     Raises:
@@ -117,7 +117,7 @@ class Value:
         return [] if self.is_constant else [*self.blobs]
 
     def blob(self, order: Order | None = None) -> Blob:
-        """What holds it, with its axes in an order: by default that of the file."""
+        """The blob that holds it, with its axes in an order: by default that of the file."""
         order = usual(self.rank) if order is None else order
         self._materialize()
         found = self.blobs.get(order)
@@ -126,7 +126,7 @@ class Value:
         return found
 
     def broadcastable(self, order: Order) -> Blob:
-        """What holds it, to stand beside a blob of at least as many axes in that order."""
+        """The blob that holds it, to stand beside a blob of at least as many axes in that order."""
         new = len(order) - self.rank
         if self.is_constant and self.spec.size == 1:
             assert self.known is not None

@@ -84,7 +84,7 @@ class Pipeline(Loader[T]):
             timeout: Longest time of one call in seconds; past it the call counts as failed.
             retries: How often a failed call is repeated.
             backoff: Seconds before the first repetition; each further one waits twice as long, a day at most.
-            on_error: What becomes of an item whose call has failed: "raise" ends the iteration with its error, in its
+            on_error: Treatment of an item whose call has failed: "raise" ends the iteration with its error, in its
                 turn; "skip" leaves it out; a whole number leaves out at most that many; a share below 1 at most that
                 part of the items so far, which count as 100 at least.
             limiter: Bounds these calls together with those of other stages.

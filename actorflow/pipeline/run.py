@@ -17,7 +17,7 @@ from actorflow.errors import PipelineError
 from actorflow.loop import ended_with, wait_out, waits
 from actorflow.pipeline.stages.stage import SLICE_NS, End, Inbox, StageActor
 
-#: What is said of what the child of a fork cannot go on with.
+#: Text on a run that the child of a fork cannot go on with.
 IN_PARENT = "runs in the parent process, from which this one was forked: begin another one here"
 
 _log = logging.getLogger("actorflow")

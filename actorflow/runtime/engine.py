@@ -223,7 +223,7 @@ class Engine:
 
         Args:
             lengths: The lengths that the ranks have agreed on, if they had to.
-            lengths: Those that the ranks have agreed on, if they had to.
+            is_partial: Whether a failure is confined to ops that depend on it.
         """
         if self._revision != self.graph.revision or self._order != self.resources.order:
             self._notice()

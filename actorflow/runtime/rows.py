@@ -106,7 +106,7 @@ class Step(NamedTuple):
 
     Attributes:
         result: Its result.
-        states, used, arrays, row, lengths, adds, error: What the request has for the step that follows.
+        states, used, arrays, row, lengths, adds, error: The request's values for the step that follows.
         left: How many steps may follow.
     """
 

@@ -77,7 +77,7 @@ class RankGroup(ABC):
     """Some ranks that compute collectives together.
 
     Attributes:
-        ranks: Those of the group, ascending.
+        ranks: The ranks of the group, ascending.
 
     Example:
         >>> import asyncio
@@ -120,7 +120,7 @@ class Transport(ABC):
         size: How many there are.
         max_tag: The largest tag.
         liveness_s: For how many seconds a rank that this one waits for may give no sign of life before it is lost.
-        name: What errors and ``actorflow doctor`` call it.
+        name: Its name in errors and ``actorflow doctor``.
         hub: Its listener, once graphs use it.
 
     Example:

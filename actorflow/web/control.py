@@ -205,7 +205,7 @@ class Control:
         if self._graph.world.size > 1:
             raise _Conflict("of a graph on several ranks the program says what is looked for, as all must do the same")
         before, is_on, pauses = self._graph.check_finite, arguments.get("on", True), arguments.get("pause", True)
-        # What the program looks for stays; frames that start from now on have it.
+        # The program's own kinds of check stay; frames that start from now on have them.
         self._graph.check_finite = (before or FiniteCheck())._replace(pause=pauses) if is_on else None
         return (f"set to {'pause' if pauses else 'fail'} at the first NaN" if is_on else "set not to look for NaN"), {}
 

@@ -200,7 +200,7 @@ def encode_status(
     """The ``status`` message.
 
     Args:
-        now: What replaces what the client has: ``frames``, counts since the graph's engine was made, and what is under
+        now: Values that replace the client's: ``frames``, counts since the graph's engine was made, and what is under
             way, ``tracks``, ``functions``, ``streams``.
         curves: (frame, value) points to append, by name; a value that is not finite becomes null, as JSON has none.
         notes: Texts to append to the notes of nodes.

@@ -54,7 +54,7 @@ class Primitive:
         loop: Computes it at once, if it is a function of one or two operands; None for others.
         turned: Of a product of two matrices, which of them are transposed; None for other operations.
         returns: Computes the same, and makes the array of the result; None if it does not always have its type.
-        operation: What it computes, as graphs know it; None for what they do not have.
+        operation: The operation of graphs; None where they have none.
     """
 
     elementwise: ClassVar[bool] = False
@@ -125,7 +125,7 @@ def touched(op: Primitive, inputs: Sequence[Any], size: int) -> int:
 
     Args:
         op: The operation.
-        inputs: What it reads: anything that has a ``size``.
+        inputs: Its inputs, anything that has a ``size``.
         size: Number of elements of its result.
     """
     if op.elementwise:
@@ -215,7 +215,7 @@ def _inexact(kind: Any) -> Callable[[Operation], Any] | None:
 
 
 def exact_of(operation: Operation) -> str:
-    """What a key needs beside an operation: equal ones may compute other results, as zeros of both signs are equal."""
+    """Text for a key beside an operation: equal ones may compute other results, as zeros of both signs are equal."""
     kind: Any = type(operation)
     inexact = _inexact(kind)
     return "" if inexact is None else repr(inexact(operation))

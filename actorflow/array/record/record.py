@@ -65,7 +65,7 @@ class Record(Node):
         dtype: Dtype of the result.
         size: Number of elements of the result.
         place: Where the result lives.
-        evaluator: What computes it.
+        evaluator: Computes it.
         number: Later records have higher ones.
         value: The result, once it is there; never written again while it can be seen.
         error: The reason why there will be no result.
@@ -287,11 +287,11 @@ def record(
 
     Args:
         op: The operation.
-        inputs: What it reads.
+        inputs: Its inputs.
         shape: Shape of its result.
         dtype: Dtype of its result.
         params: Its further arguments.
-        evaluator: What computes it; that of the first input if left out.
+        evaluator: Computes it; that of the first input if left out.
         work: Elements that it touches beyond those of its result.
         place: Where its result lives; where its inputs live if left out, see `actorflow.array.record.placement`.
     Raises:

@@ -297,7 +297,7 @@ def pull_back(y: Array, seed: Array, wanted: Sequence[Array]) -> list[Array | No
     Args:
         y: The result, floating.
         seed: Its gradient, of the same type.
-        wanted: What to differentiate by; none of them is computed from another.
+        wanted: Values to differentiate by; none of them is computed from another.
     Returns:
         A gradient for each of ``wanted``, of its shape and dtype; None where it is zero.
     Raises:

@@ -80,7 +80,7 @@ class Program:
 
     Args:
         steps: In order.
-        given: What is given.
+        given: Types of the values that are given.
         outputs: Positions of the results, which are steps'.
         is_served: Whether a service runs it; results live where their steps say then.
         capture: As for `actorflow.Graph`.
@@ -88,7 +88,7 @@ class Program:
     Attributes:
         graph: The graph.
         fetched: The blobs that are computed.
-        program: What runs it on the calling thread; there is none for a service.
+        program: Runs it on the calling thread; there is none for a service.
     Raises:
         GraphError: if there is no such graph.
     """
@@ -131,7 +131,7 @@ class Program:
         """The results, as `CallersProgram` computes them.
 
         Args:
-            values: What is given.
+            values: The values that are given.
         Raises:
             StepError: if a step fails.
         """

@@ -27,7 +27,7 @@ class CudaFinding(NamedTuple):
         name: ``device cuda``, or ``device cuda:0`` and so on where there are some.
         status: ``ok``; ``missing``: can be added; ``broken``: there, but does not work.
         detail: Name, memory and versions, or what is wrong.
-        advice: What to do about it; empty if nothing is.
+        advice: A remedy; empty if none is needed.
     """
 
     name: str

@@ -63,7 +63,7 @@ class CudaSegment(segment.Segment):
     What kernels allocate for themselves comes from a pool of the segment, so a replay overwrites no other memory.
 
     Args:
-        name: What it is, for messages.
+        name: Its name, for messages.
         place: The device.
         works: Launch the work; see `actorflow.devices.segment.Segment`.
         is_warm: Whether the work has been launched before, so that the first call captures it.

@@ -45,7 +45,7 @@ class CudaEvent(Event):
     """A mark in a CUDA stream.
 
     Args:
-        failure: What went wrong, if anything did.
+        failure: The error of the mark, if there is one.
     """
 
     __slots__ = ("_begin", "_pool", "failure", "has_passed", "raw")
@@ -58,7 +58,7 @@ class CudaEvent(Event):
         self.has_passed = False  # whether `query` has said True before
 
     def __del__(self) -> None:
-        # What was launched behind an event waits for the record that there was then, so it may be recorded anew.
+        # Work launched behind an event waits for the record that there was then, so it may be recorded anew.
         if self.failure is None and self.raw is not None:
             timed = self._begin is not None
             self._pool.give_back(self.raw, timed)
@@ -166,7 +166,7 @@ class CudaStream(Stream):
         try:
             self._runtime.streamWaitEvent(self.raw.ptr, event.raw.ptr)
         except self._runtime.CUDARuntimeError as error:
-            # What comes behind would not be ordered: no later mark of this stream may pass.
+            # Later work would not be ordered: no later mark of this stream may pass.
             self._failure = self._failure or _describe(self._events.index, error)
 
     def synchronize(self) -> None:

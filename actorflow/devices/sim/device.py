@@ -159,7 +159,7 @@ class SimSegment(Segment):
     """Work of one simulated stream on fixed memory.
 
     Args:
-        name: What it is, for messages.
+        name: Its name, for messages.
         device: The device.
         works: Launch the work; see `Segment`.
         is_warm: Whether it has been launched before.
@@ -378,7 +378,7 @@ def launch_kernel(function: Function, inputs: Sequence[Any], outputs: Sequence[A
         function: Called later as ``function(inputs, outputs)`` with NumPy arrays.
         inputs: Arrays of the device that it reads.
         outputs: Arrays of the device that it writes, wholly.
-        name: What it is, for messages.
+        name: Its name, for messages.
     Raises:
         DeviceError: if an array is not on the stream's device.
         RaceError: if it is not ordered with other work.

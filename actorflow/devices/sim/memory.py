@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class StreamClock:
-    """Order of one stream: what its work comes behind.
+    """Order of one stream: the work that its own comes behind.
 
     Attributes:
         behind: For other streams, number of the newest work that all later work of this one comes behind.
@@ -229,7 +229,7 @@ def host_use(array: npt.NDArray[Any], writes: bool, by: str) -> Use:
         _host[key] = known
     low, high = byte_bounds(array) if array.size else (0, 0)
     region = known[1]
-    # What a device still writes there changes lawfully.
+    # Bytes that a device still writes change lawfully.
     is_changing = any(access.writes and access.overlaps(low, high) for access in region.pending)
     source = None if writes or is_changing else HostSource(array, by)
     return Use(region, low, high, writes, source)

@@ -210,7 +210,7 @@ class Launch(Work):
             stream.failures.append(self._failure)
 
     def _skip(self) -> WorkFailure | None:
-        # What was launched later and failed at once, as a race, has not changed what this work reads.
+        # Work launched later that failed at once, as a race, has not changed the arrays this work reads.
         failures = [block.failure for block in self._reads if block.failure is not None]
         blamed = next((failure for failure in failures if failure.number < self._number), None)
         if blamed is None:
@@ -396,13 +396,13 @@ class SimStream(Stream):
         place: The device.
         options: How the device behaves.
         timeline: When the device does what.
-        clock: What the stream's work comes behind.
+        clock: The work that the stream's comes behind.
         is_polled: Whether all its events are asked.
         free_ns: When the work launched so far ends, and the events waited for have passed, on the model's clock.
         unfinished: How many pieces of work and marks have not ended.
         busy_ns: How long it has worked: by the model, or if nothing takes modelled time, really.
         failures: Of work behind the last mark.
-        captured: What takes the launches instead, while they are captured.
+        captured: Takes the launches instead, while they are captured.
 
     Example:
         >>> from actorflow.devices.sim import SimDevice, launch_kernel
@@ -456,7 +456,7 @@ class SimStream(Stream):
             reads: Arrays that it reads; those of NumPy are host memory.
             writes: Arrays that it writes; it writes every element of each.
             cost_ns: Nanoseconds that it takes on the model's clock.
-            name: What it is, where the stream has no `label`.
+            name: Its name, where the stream has no `label`.
         Returns:
             The launch; None if it was captured.
         Raises:

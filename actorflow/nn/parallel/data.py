@@ -77,7 +77,7 @@ def loss_of(kind: str, top: Blob | Sequence[Blob], loss: Loss | None, targets: S
 
 
 def share_of(loss: Blob, part: Any, whole: Any) -> Blob:
-    """What a loss that is the mean of ``part`` rows adds to the mean of ``whole`` rows: nothing if it has none."""
+    """Share of a loss, the mean of ``part`` rows, in the mean of ``whole`` rows: nothing if it has none."""
     if not isinstance(part, Length):
         return ops.scale(loss, part / whole, name="share")
     root = loss.graph.root
@@ -256,7 +256,7 @@ class ParameterServer:
         places: Where the variables live; the same variables go to the same places on every rank.
     Attributes:
         places: Where.
-        size_bytes: What each place holds.
+        size_bytes: Bytes that each place holds.
     Raises:
         GraphError: if there are no places; PlaceError if a text is not a place.
     Source: Li et al., Scaling distributed machine learning with the parameter server, 2014; Purine2's server at rank 0.
@@ -425,7 +425,7 @@ class DataParallel(Layer):
         """Build the gradients of the latest build in training, their sums over places, and the updates.
 
         Args:
-            optimizer: What updates the variables.
+            optimizer: Updates the variables.
             wrt: The variables to train, of ``net``; the default is all that the loss can be differentiated by.
         Returns:
             The sub-graph with all of it; give it in ``fetch`` to train in that frame.

@@ -110,7 +110,7 @@ class PipelineParallel(Layer):
         """Build the updates by the gradients of the latest build in training.
 
         Args:
-            optimizer: What updates the variables.
+            optimizer: Updates the variables.
             wrt: The variables to train; the default is all that the loss can be differentiated by.
         Returns:
             The sub-graph with the updates; give it in ``fetch`` to train in that frame.

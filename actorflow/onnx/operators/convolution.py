@@ -117,7 +117,7 @@ def _conv_transpose(node: Node) -> Value:
     if how in ("SAME_UPPER", "SAME_LOWER") and wanted is None:
         wanted = [n * s for n, s in zip(x.shape[2:], stride, strict=True)]
     if wanted is not None:
-        # What is to be cut off, or added where that is less than nothing.
+        # Elements to cut off, or to add where negative.
         cuts = [n - m for n, m in zip(full, wanted[-rank:], strict=True)]
         if any(not isinstance(cut, Length) and cut < 0 for cut in cuts):
             extra = [e - min(cut, 0) for e, cut in zip(extra, cuts, strict=True)]

@@ -50,7 +50,7 @@ def _gather_nd(node: Node) -> Value:
     return node.usual(ops.gather_nd(node.x.blob(), node.value(1).blob(), node.attribute("batch_dims", 0)))
 
 
-#: What is refused of operators whose results have a length that depends on data.
+#: Refusal of operators whose results have a length that depends on data.
 COUNTED = "results of which the file does not declare how many elements they have"
 _MODES = {"none": "set", "add": "add", "mul": "mul", "max": "max", "min": "min"}
 

@@ -89,7 +89,7 @@ class _Nodes(NamedTuple):
 
 @dataclass(frozen=True)
 class Trees(Operation):
-    """What the leaves say that rows end in: sums, means, least or largest numbers of all trees.
+    """Values of the leaves that rows end in: sums, means, least or largest numbers of all trees.
 
     Attributes:
         depth: Most decisions from a root to a leaf.
@@ -225,7 +225,7 @@ def _numbers(node: Node, name: str, kind: Any = None) -> Array:
 
 
 def _unsaid(aggregate: str, shape: tuple[int, int], kind: Any) -> Array:
-    """What leaves give to targets that they say nothing of."""
+    """Value of leaves for targets that they have none for."""
     return np.full(shape, {"min": np.inf, "max": -np.inf}.get(aggregate, 0), kind)
 
 

@@ -30,7 +30,7 @@ def sampled(images: Any, places: Sequence[Any], mode: str, border: str, ends: Se
         images: Shape (batch, *size, channels).
         places: For each spatial axis, where in it: (batch, points).
         mode: "nearest", "linear" or "cubic".
-        border: What lies outside: "zeros", "border" or "reflection".
+        border: Values outside the image: "zeros", "border" or "reflection".
         ends: For each spatial axis, where reflection turns round.
     Returns:
         Shape (batch, points, channels).

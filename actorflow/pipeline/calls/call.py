@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from actorflow.pipeline.calls.options import Options
 
 
-#: What calls that wait in a thread's queue should take together, so that no thread waits for the loop.
+#: Time that calls waiting in a thread's queue should take together, so that no thread waits for the loop.
 _AHEAD_NS = 1_000_000
 _MOST_AHEAD = 32
 _SENT_NS = 4_000_000  # what a process gets at once should take so long, so that sending it costs little beside

@@ -475,7 +475,7 @@ class Filter(Map):
 
 
 def _is_kept(fn: Callable[[Any], Any], item: Any) -> bool:
-    """What a filter's function says, made a bool where it is called."""
+    """The answer of a filter's function, made a bool where it is called."""
     return bool(fn(item))
 
 

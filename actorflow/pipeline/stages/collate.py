@@ -37,7 +37,7 @@ def pad(value: float = 0, *, multiple: int = 1) -> Callable[[Sequence[Any]], Any
     """A collate function like `stack` that fills up arrays of different shapes at their ends.
 
     Args:
-        value: What is filled in.
+        value: The number that is filled in.
         multiple: Each padded length is rounded up to a multiple of it, so that few different shapes come out.
     Returns:
         The function; for items of shape (n, ...) it gives an array of shape (batch, max n, ...).

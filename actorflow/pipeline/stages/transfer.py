@@ -80,7 +80,7 @@ class _Allowance:
                 f"there is {self._limit_bytes} bytes, its variables take {variables}"
             )
         room = self._limit_bytes - variables - budget.reserve(place) - budget.shared[place]
-        # What frames need there is not known before one has run: until then, one item.
+        # The memory that frames need there is not known before one has run: until then, one item.
         is_known = place in budget.capacities
         if size_bytes <= room and (is_known or not budget.shared[place]):
             budget.shared[place] += size_bytes

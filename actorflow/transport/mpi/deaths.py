@@ -115,7 +115,7 @@ class Pulse:
     def ask(self, rank: int) -> None:
         """Ask a rank whether it is alive."""
         self._send(_ASK, rank)
-        # What has never got through says nothing of the rank: a firewall may let MPI alone pass.
+        # Probes that never got through say nothing of the rank: a firewall may let MPI alone pass.
         if (rank not in self._neighbours and rank not in self._has_answered) or self._computes(rank):
             self._answered(rank)
 

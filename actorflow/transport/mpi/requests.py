@@ -24,7 +24,7 @@ class Kind:
     """Requests of one kind, and how many of them have ended.
 
     Args:
-        key: What the other ranks, which count them as well, call them in their last words; None for nothing.
+        key: Their name in the last words of other ranks, which count them as well; None for none.
     """
 
     __slots__ = ("is_receive", "key", "ranks", "through")

@@ -108,7 +108,7 @@ class MPITransport(Transport):
         if self._loop is not None:
             if len(self._table) and not self._loop.is_closed():
                 raise TransportError(f"rank {self.rank} has messages under way on another event loop")
-            # What other ranks count on goes on, though nothing here is told any more: parts of it may have gone
+            # Messages that other ranks count on go on, though nothing here is told any more: parts may have gone
             # already.
             self._table.drop(lambda entry: entry.is_receive)
             self._edges.clear()
