@@ -1374,6 +1374,9 @@ class Graph:
             await self.root._engine.aclose()
 
     async def __aenter__(self) -> Self:
+        from actorflow.runtime.engine import prepared
+
+        await prepared()  # else the first run would
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:

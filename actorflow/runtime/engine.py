@@ -699,9 +699,7 @@ class Engine:
         key = self._key(fetch, feeds, lengths, is_partial)  # now, as the graph may have changed meanwhile
         program = self._known(key)
         if program is None:
-            if not are_loaded("cpu", device_kind("cpu").libraries):
-                await in_thread(prepare_host)  # that would hold the loop for 100 ms
-            else:
+            if not await prepared():
                 await in_slices(self._making_one(key))
             return None
         exchange = program.exchange
@@ -904,6 +902,14 @@ class Engine:
                     "some of its updates may be missing"
                 )
         return values
+
+
+async def prepared() -> bool:
+    """Prepare the host in a thread unless it is, as that would hold the loop for 100 ms; returns whether it was not."""
+    is_new = not are_loaded("cpu", device_kind("cpu").libraries)
+    if is_new:
+        await in_thread(prepare_host)
+    return is_new
 
 
 def prepare_host() -> None:

@@ -253,7 +253,7 @@ def page_of(
     graphs: Graph | Iterable[Graph], own_names: Iterable[str] = (), **options: Unpack[PageOptions]
 ) -> Page | Pages:
     """The page of a graph, or the pages of several."""
-    if isinstance(graphs, Graph):
+    if isinstance(graphs, Graph) or not isinstance(graphs, Iterable) or isinstance(graphs, str):
         return Page(graphs, own_names=own_names, **options)
     return Pages(graphs, own_names=own_names, **options)
 

@@ -446,7 +446,8 @@ async def test_frames_do_not_wait_for_a_snapshot_and_have_the_same_numbers(tmp_p
     counting = Counting(gate)
     async with counting.graph as graph:
         first = asyncio.ensure_future(graph.run())
-        await asyncio.sleep(0)
+        while not graph.engine.next_number:  # its plan is being made
+            await asyncio.sleep(0)
         checkpoints = af.Checkpoints(graph, tmp_path)
         saving = checkpoints.save(1)
         second = asyncio.ensure_future(graph.run())

@@ -39,6 +39,7 @@ FREE = {
     "ops/cpu/blocks.py": "measures its own parts, for the statistics alone",
     "runtime/batched.py": "measures how long requests take, for the statistics alone",
     "runtime/rows.py": "says when a frame started, for the statistics alone",
+    "runtime/sessions.py": "measures how long steps take, for the statistics alone",
     "runtime/resources.py": "says at what time of day something failed",
     "runtime/pause.py": "says at what time of day a graph was paused",
 }

@@ -6,6 +6,7 @@ from typing import Any
 
 import cupy
 
+from actorflow.interchange import to_numpy
 from actorflow.ops.cuda.launch import FLOATS, Array, contiguous, elementwise, kernel, launch_flat
 from actorflow.ops.cuda.linalg import dot, rows
 from actorflow.ops.cuda.reductions import sum_axes
@@ -251,6 +252,6 @@ def _rnn_down(operation: RNNDown, inputs: list[Array], outputs: list[Array]) -> 
 @kernel(Ragged, dtypes=FLOATS, captures=False)  # which asks how long sequences are
 def _ragged(operation: Ragged, inputs: list[Array], outputs: list[Array]) -> None:
     x, lengths, *more = inputs
-    ends = cupy.minimum(cupy.maximum(lengths, 0), len(x)).get().tolist()
+    ends = to_numpy(lengths).clip(0, len(x)).tolist()
     compute: Any = {LSTM: _lstm, GRU: _gru, RNN: _rnn}[type(operation.network)]
     operation.in_parts(ends, [x, *more], outputs, lambda *arrays: compute(operation.network, *arrays))
