@@ -591,7 +591,7 @@ class Batcher:
                 and len(ahead.found) < Ahead.MOST
                 and request.error is None
                 and ahead.session.goes_on(request)
-                and (held is None or held.has_room(request.used + request.adds))
+                and (held is None or request.used + request.adds <= held.room)  # it takes no blocks from others
             ):
                 request.since_s, request.order, request.asked = since_s, since_s - request.lead_s, now
                 request.future, ahead.is_asked = self._unawaited, False
@@ -713,22 +713,23 @@ class Batcher:
     def _deliver(self, batch: Batch, requests: Sequence[Request], feeds: Mapping[Blob, Any], result: Result) -> None:
         """Give each request its rows of a frame."""
         rows, is_padded = self._rows, self._options.pad is not None
-        rows.keep(feeds, result, requests, [each.place is batch and not each.future.done() for each in requests])
-        parts = rows.parts(None if is_padded else feeds, result, requests)
+        wanted = [each.place is batch and not each.future.done() for each in requests]
+        rows.keep(feeds, result, requests, wanted)
+        parts = rows.parts(None if is_padded else feeds, result, requests, wanted)
         ends, unasked, going, start = dict[int, Sequence[bool]](), Counter[float](), list[Request](), 0
         for request, part in zip(requests, parts, strict=True):
-            ahead, is_wanted = request.ahead, request.place is batch and not request.future.done()
-            if ahead is not None and is_wanted:
+            ahead = request.ahead
+            if ahead is not None and part is not None:
                 if not ahead.is_asked:
                     unasked[request.asked] += 1
                 if ahead.until is not None and ahead.until not in ends:
                     ends[ahead.until] = rows.ends(ahead.until, result)
                 ahead.add(request, part, ahead.until is not None and ends[ahead.until][start])
                 going.append(request)
-            if is_wanted and (ahead is None or ahead.is_asked):
+            if part is not None and (ahead is None or ahead.is_asked):
                 request.future.set_result(part)
             start += request.rows
-        self._move(requests, batch, None)
+        self._move([each for each in requests if each.place is batch], batch, None)
         if going:
             self._count_unasked(unasked, requests[0].started, result.frames)
             self.go_on(going)
@@ -805,6 +806,9 @@ class Batcher:
         """Forget the requests and frames of a loop that was closed, or of the parent process."""
         self._rows.leave()
         self._slots.forget()
+        for place in (*self._groups.values(), *self._batches):
+            for request in place.requests:
+                request.place = None
         self._groups.clear()
         self._batches.clear()
         self._waiting_rows = 0

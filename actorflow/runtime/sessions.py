@@ -285,13 +285,16 @@ class Session:
         finally:
             if self._ahead is request:
                 self._rewind()
+            request.error = ahead.last = None  # errors refer to this call by their traceback
 
     async def _computed(self, request: Request, ahead: Ahead, timeout_s: float | None) -> None:
         """Wait until the step under way is computed, or forgotten for another step of the session."""
         since, timer = perf_counter(), None
         waiter = ahead.waiter = self._loop.create_future()
         if timeout_s is not None:
-            timer = self._loop.call_later(timeout_s, self._batcher.expire, [request], timeout_s)
+            timer = self._loop.call_later(
+                timeout_s, lambda: waits(waiter) and self._batcher.expire([request], timeout_s)
+            )
         self._calls += 1
         try:
             if ahead.error is None:
