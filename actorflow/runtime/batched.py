@@ -580,7 +580,7 @@ class Batcher:
     def go_on(self, requests: Iterable[Request]) -> None:
         """Compute the next steps of iterations, which nobody has asked for yet, as far as that may be."""
         options, now = self._options, perf_counter()
-        if self._why or options.key is not None or options.pad is not None:
+        if self._why or options.key is not None or options.pad is not None or not self._rows.repeatable:
             return
         since_s, groups = self._loop.time(), dict[tuple[int, ...], list[Request]]()
         for request in islice(requests, options.queue_rows - self._waiting_rows):
@@ -806,9 +806,8 @@ class Batcher:
         """Forget the requests and frames of a loop that was closed, or of the parent process."""
         self._rows.leave()
         self._slots.forget()
-        for place in (*self._groups.values(), *self._batches):
-            for request in place.requests:
-                request.place = None
+        for request in self._requests():
+            request.place = None
         self._groups.clear()
         self._batches.clear()
         self._waiting_rows = 0
@@ -850,14 +849,17 @@ class Batcher:
             self._forget()
             return
         error = BatcherClosedError(f"a batched run of graph {self._rows.name!r} was given up: its batcher {why}")
-        places: list[Group | Batch] = [*self._groups.values(), *self._batches]
         self._slots.abort(f"its batcher {why}")
-        self.give_up([request for place in places for request in place.requests], error)
+        self.give_up(self._requests(), error)
         for handle in (self._soon, self._timer):
             if handle is not None:
                 handle.cancel()
         self._soon, self._timer, self._due_s = None, None, math.inf
         self._notice_end()
+
+    def _requests(self) -> list[Request]:
+        places: list[Group | Batch] = [*self._groups.values(), *self._batches]
+        return [request for place in places for request in place.requests]
 
     def _notice_end(self) -> None:
         if self._emptied is not None and not self._groups and not self._batches and waits(self._emptied):

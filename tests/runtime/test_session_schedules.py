@@ -200,6 +200,8 @@ class Schedule:
                 timeout=draw.choice((0, 0.002, None)),
                 ttl=draw.choice((None, None, 0.003)),
                 priority=draw.choice((0, 0, 1)),
+                key=draw.choice((None, None, "a", "b")),
+                weight=draw.choice((1, 3)),
             )
             try:
                 async with session:
@@ -246,6 +248,8 @@ class Schedule:
 
     async def main(self) -> None:
         graph, batcher = self.graph()
+        complaints: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
         async with asyncio.timeout(1000), graph:  # virtual seconds: only what hangs takes them
             try:
                 async with asyncio.TaskGroup() as group, batcher:
@@ -258,6 +262,7 @@ class Schedule:
             except* LookupError:
                 assert self.event == "leave by an error"
         assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert not complaints
         self.check(batcher)
 
     def check(self, batcher: Batcher) -> None:

@@ -628,6 +628,18 @@ async def test_a_frame_that_still_computes_a_forgotten_step_changes_nothing_of_i
             assert (await again)[sums.y] == 112
 
 
+async def test_steps_that_update_a_variable_are_not_computed_before_they_are_asked_for() -> None:
+    graph, x, step, following = counting()
+    frames = graph.variable("frames", (), "int64", init=0)
+    counted = frames.assign(frames + 1)
+    async with graph, graph.batched(fetch=[following, counted]) as batcher, batcher.session() as session:
+        steps = session.iterate({x: [9], step: [1]}, feedback={x: following})
+        for count in (1, 2):
+            await anext(steps)
+            await settle()
+            assert frames.value == count
+
+
 async def test_steps_ahead_of_their_caller_take_no_blocks_from_others() -> None:
     graph = af.Graph("blocks")
     x = graph.blob("x", ["row", 1, 1])
