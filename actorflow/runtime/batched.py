@@ -580,7 +580,7 @@ class Batcher:
     def go_on(self, requests: Iterable[Request]) -> None:
         """Compute the next steps of iterations, which nobody has asked for yet, as far as that may be."""
         options, now = self._options, perf_counter()
-        if self._why or options.key is not None or options.pad is not None:
+        if self._why or options.key is not None or options.pad is not None or not self._rows.repeatable:
             return
         since_s, groups = self._loop.time(), dict[tuple[int, ...], list[Request]]()
         for request in islice(requests, options.queue_rows - self._waiting_rows):
@@ -591,7 +591,7 @@ class Batcher:
                 and len(ahead.found) < Ahead.MOST
                 and request.error is None
                 and ahead.session.goes_on(request)
-                and (held is None or held.has_room(request.used + request.adds))
+                and (held is None or request.used + request.adds <= held.room)  # it takes no blocks from others
             ):
                 request.since_s, request.order, request.asked = since_s, since_s - request.lead_s, now
                 request.future, ahead.is_asked = self._unawaited, False
@@ -713,22 +713,23 @@ class Batcher:
     def _deliver(self, batch: Batch, requests: Sequence[Request], feeds: Mapping[Blob, Any], result: Result) -> None:
         """Give each request its rows of a frame."""
         rows, is_padded = self._rows, self._options.pad is not None
-        rows.keep(feeds, result, requests, [each.place is batch and not each.future.done() for each in requests])
-        parts = rows.parts(None if is_padded else feeds, result, requests)
+        wanted = [each.place is batch and not each.future.done() for each in requests]
+        rows.keep(feeds, result, requests, wanted)
+        parts = rows.parts(None if is_padded else feeds, result, requests, wanted)
         ends, unasked, going, start = dict[int, Sequence[bool]](), Counter[float](), list[Request](), 0
         for request, part in zip(requests, parts, strict=True):
-            ahead, is_wanted = request.ahead, request.place is batch and not request.future.done()
-            if ahead is not None and is_wanted:
+            ahead = request.ahead
+            if ahead is not None and part is not None:
                 if not ahead.is_asked:
                     unasked[request.asked] += 1
                 if ahead.until is not None and ahead.until not in ends:
                     ends[ahead.until] = rows.ends(ahead.until, result)
                 ahead.add(request, part, ahead.until is not None and ends[ahead.until][start])
                 going.append(request)
-            if is_wanted and (ahead is None or ahead.is_asked):
+            if part is not None and (ahead is None or ahead.is_asked):
                 request.future.set_result(part)
             start += request.rows
-        self._move(requests, batch, None)
+        self._move([each for each in requests if each.place is batch], batch, None)
         if going:
             self._count_unasked(unasked, requests[0].started, result.frames)
             self.go_on(going)
@@ -805,6 +806,8 @@ class Batcher:
         """Forget the requests and frames of a loop that was closed, or of the parent process."""
         self._rows.leave()
         self._slots.forget()
+        for request in self._requests():
+            request.place = None
         self._groups.clear()
         self._batches.clear()
         self._waiting_rows = 0
@@ -846,14 +849,17 @@ class Batcher:
             self._forget()
             return
         error = BatcherClosedError(f"a batched run of graph {self._rows.name!r} was given up: its batcher {why}")
-        places: list[Group | Batch] = [*self._groups.values(), *self._batches]
         self._slots.abort(f"its batcher {why}")
-        self.give_up([request for place in places for request in place.requests], error)
+        self.give_up(self._requests(), error)
         for handle in (self._soon, self._timer):
             if handle is not None:
                 handle.cancel()
         self._soon, self._timer, self._due_s = None, None, math.inf
         self._notice_end()
+
+    def _requests(self) -> list[Request]:
+        places: list[Group | Batch] = [*self._groups.values(), *self._batches]
+        return [request for place in places for request in place.requests]
 
     def _notice_end(self) -> None:
         if self._emptied is not None and not self._groups and not self._batches and waits(self._emptied):

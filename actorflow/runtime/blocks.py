@@ -59,7 +59,8 @@ class Blocks:
             SessionClosedError: if the session is closed meanwhile.
         Cancellation: leaves it without them, or with them if it had got them.
         """
-        if self.take_nowait(held, count):
+        if not self._waiting and count <= len(self._free):
+            self._give(held, count)
             return
         if timeout_s == 0:
             raise self._full(count)
@@ -75,13 +76,6 @@ class Blocks:
             if held in self._waiting:
                 self._waiting.remove(held)
                 self._serve()
-
-    def take_nowait(self, held: Held, count: int) -> bool:
-        """Do so if they are free, and nobody waits for some; return whether that has been done."""
-        is_free = not self._waiting and count <= len(self._free)
-        if is_free:
-            self._give(held, count)
-        return is_free
 
     def _full(self, count: int) -> CacheFullError:
         return CacheFullError(self._name, count, len(self._free), self.cache.blocks, len(self._waiting))
@@ -150,13 +144,6 @@ class Held:
             pool: np.array(as_array(given[pool.name], spec, f"state {pool.name!r} of a session"))
             for pool, spec in specs.items()
         }
-
-    def has_room(self, total: int) -> bool:
-        """Return whether it may have so many positions, after taking blocks that are free."""
-        cache = self._all.cache
-        return total <= self.room or (
-            total <= cache.most and self._all.take_nowait(self, -(-total // cache.block) - len(self.blocks))
-        )
 
     async def reserve(self, new: int, timeout_s: float | None) -> None:
         """Have room for the positions of a step, which has not enough.

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -106,19 +107,19 @@ class Step(NamedTuple):
 
     Attributes:
         result: Its result.
-        states, used, arrays, row, lengths, adds, error: The request's values for the step that follows.
+        states, used: States and positions of the session after it.
+        following: Values of the request for the step that follows; see `_FOLLOWING`.
         left: How many steps may follow.
     """
 
     result: Result
     states: Sequence[npt.NDArray[Any]]
     used: int
-    arrays: list[Any]
-    row: int | None
-    lengths: tuple[int, ...]
-    adds: int
-    error: BaseException | None
+    following: tuple[Any, ...]
     left: float
+
+
+_FOLLOWING = attrgetter("arrays", "row", "lengths", "adds", "error")
 
 
 class Ahead:
@@ -158,17 +159,7 @@ class Ahead:
     def add(self, request: Request, result: Result, is_last: bool) -> None:
         """Take a step that was computed."""
         self.left = 0 if is_last else self.left - 1
-        step = Step(
-            result,
-            request.states,
-            request.used,
-            request.arrays,
-            request.row,
-            request.lengths,
-            request.adds,
-            request.error,
-            self.left,
-        )
+        step = Step(result, request.states, request.used, _FOLLOWING(request), self.left)
         if self.is_asked:
             self.last = step
         else:
@@ -178,9 +169,8 @@ class Ahead:
     def rewind(self, request: Request) -> None:
         """Forget the steps that were not read."""
         if self.found and self.last is not None:
-            last = self.last
-            request.arrays, request.row, request.lengths, request.adds = last.arrays, last.row, last.lengths, last.adds
-            request.error, self.left = last.error, last.left
+            self.left = self.last.left
+            request.arrays, request.row, request.lengths, request.adds, request.error = self.last.following
         self.found.clear()
         self.error = None
         self.tell()
@@ -465,23 +455,30 @@ class Rows:
             value = to_numpy(result._values[result._blobs[pool.following]])
             self.blocks.write(pool, places, value.reshape(-1, *value.shape[2:]).take(rows * value.shape[1] + steps, 0))
 
-    def parts(self, feeds: Mapping[Blob, Any] | None, result: Result, requests: Sequence[Request]) -> Iterator[Result]:
+    def parts(
+        self, feeds: Mapping[Blob, Any] | None, result: Result, requests: Sequence[Request], wanted: Sequence[bool]
+    ) -> Iterator[Result | None]:
         """The rows of each request in the result of their frame; the next rows of its states become its own.
 
         Args:
             feeds: The feeds of the frame; None if they were padded.
+            wanted: As for `keep`: the others get None, and stay as they are: they may be further, in another frame.
         """
         values, start = result._values, 0
         nexts = [(to_numpy(values[result._blobs[each.following]]), each.axis) for each in self.kept]
         own, found = values[: len(self._results)], dict[Any, Request]()
-        for request in requests:
+        for request, is_wanted in zip(requests, wanted, strict=True):
             stop = start + request.rows
+            if not is_wanted:
+                yield None
+                start = stop
+                continue
             if nexts:
                 # Copies: an array of the frame would be kept with the rows of others, or be changed by who has it.
                 request.states = [_cut(value, axis, start, stop).copy() for value, axis in nexts]
             part = [value[start:stop] for value in own]
             request.used += request.adds
-            if request.feedback and not request.future.done():  # else it has its error
+            if request.feedback:
                 row, following = start, found.get(request.feedback)
                 if feeds is None:
                     row, following = 0, self._following(request, _arrays(request), part)

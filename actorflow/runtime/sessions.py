@@ -285,13 +285,14 @@ class Session:
         finally:
             if self._ahead is request:
                 self._rewind()
+            request.error = ahead.last = None  # errors refer to this call by their traceback
 
     async def _computed(self, request: Request, ahead: Ahead, timeout_s: float | None) -> None:
         """Wait until the step under way is computed, or forgotten for another step of the session."""
         since, timer = perf_counter(), None
         waiter = ahead.waiter = self._loop.create_future()
         if timeout_s is not None:
-            timer = self._loop.call_later(timeout_s, self._batcher.expire, [request], timeout_s)
+            timer = self._loop.call_later(timeout_s, self._expire_step, request, waiter, timeout_s)
         self._calls += 1
         try:
             if ahead.error is None:
@@ -309,6 +310,10 @@ class Session:
                 timer.cancel()
             if not self._why:
                 self._idle_since_s = self._loop.time()
+
+    def _expire_step(self, request: Request, waiter: asyncio.Future[None], timeout_s: float) -> None:
+        if waits(waiter):  # else the step is there, and the one behind it under way
+            self._batcher.expire([request], timeout_s)
 
     def _read(self, request: Request, ahead: Ahead) -> Result:
         """The next step of those that were computed."""

@@ -210,6 +210,42 @@ def test_who_waits_on_a_closed_loop_is_not_told(kind_of_loop: str, action: str) 
 
 
 @pytest.mark.parametrize("kind_of_loop", sorted(loop_factories()))
+def test_an_iteration_of_a_closed_loop_is_left_behind_by_its_batcher(kind_of_loop: str) -> None:
+    held = Held("batcher")
+    held.release()
+    batcher = held.graph.batched(fetch=held.y, max_wait=0, max_rows=1, in_flight=1)
+    loop = loop_factories()[kind_of_loop]()
+
+    async def begin() -> list[Any]:
+        await batcher.__aenter__()
+        sessions = [batcher.session() for _ in range(2)]
+        for session in sessions:
+            await session.__aenter__()
+        steps = [session.iterate({held.x: ROWS[:1]}, feedback={}) for session in sessions]
+        await asyncio.gather(*map(anext, steps))
+        while batcher.statistics()[::2][:2] != (1, 1):  # rows that wait, frames in flight
+            await asyncio.sleep(0)
+        return steps
+
+    steps = loop.run_until_complete(begin())
+    left = asyncio.all_tasks(loop)
+    loop.close()
+
+    async def end() -> None:
+        async with held.graph, batcher:
+            run = asyncio.ensure_future(batcher.run({held.x: ROWS[:1]}))
+            await asyncio.sleep(0)
+            for each in steps:
+                await each.aclose()
+            assert batcher.statistics().waiting_rows == 1
+            assert (await run)[held.y] == (ROWS[0] + 1) * 4 + ROWS[0]
+
+    af.run(end())
+    for task in left:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # they never can end
+
+
+@pytest.mark.parametrize("kind_of_loop", sorted(loop_factories()))
 @pytest.mark.parametrize("how", ["cancel", "closed"])
 def test_an_array_that_was_awaited_on_a_closed_loop_is_right_on_the_next(how: str, kind_of_loop: str) -> None:
     x = xp.asarray(ROWS) * 2.0 + 1.0

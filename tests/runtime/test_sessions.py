@@ -603,6 +603,61 @@ async def test_steps_ahead_of_a_slow_caller_are_few_and_another_step_forgets_the
         assert session.state_dict()["total"] == total + 27 + 1000 + 26 + 25
 
 
+async def test_a_frame_that_still_computes_a_forgotten_step_changes_nothing_of_its_iteration() -> None:
+    sums = Sums()
+    held = {2: asyncio.Event(), 4: asyncio.Event()}
+
+    async def wait() -> Any:
+        if len(sums.frames) in held:
+            await held[len(sums.frames)].wait()
+
+    sums.gate.wait = wait  # type: ignore[method-assign]
+    async with sums.graph, sums.graph.batched(in_flight=3, max_wait=0) as batcher:
+        async with batcher.session() as session, batcher.session() as other:
+            steps, beside = (each.iterate({sums.x: [[1]]}, feedback={}, limit=2) for each in (session, other))
+            first = await asyncio.gather(anext(steps), anext(beside))
+            assert [each[sums.y] for each in first] == [101, 101]
+            await settle()
+            assert await sums.step(session, 10) == 111
+            again = asyncio.ensure_future(anext(steps))
+            await settle()
+            assert sums.frames == [[1, 1], [1, 1], [10], [1]]
+            held[2].set()
+            assert (await anext(beside))[sums.y] == 102
+            held[4].set()
+            assert (await again)[sums.y] == 112
+
+
+async def test_steps_that_update_a_variable_are_not_computed_before_they_are_asked_for() -> None:
+    graph, x, step, following = counting()
+    frames = graph.variable("frames", (), "int64", init=0)
+    counted = frames.assign(frames + 1)
+    async with graph, graph.batched(fetch=[following, counted]) as batcher, batcher.session() as session:
+        steps = session.iterate({x: [9], step: [1]}, feedback={x: following})
+        for count in (1, 2):
+            await anext(steps)
+            await settle()
+            assert frames.value == count
+
+
+async def test_steps_ahead_of_their_caller_take_no_blocks_from_others() -> None:
+    graph = af.Graph("blocks")
+    x = graph.blob("x", ["row", 1, 1])
+    cache = graph.cache("cache", most=8, blocks=2, block=2)
+    y = af.ops.add(cache.attention(x, x, x, heads=1), 1.0, name="y")
+    async with graph, graph.batched(fetch=y) as batcher, batcher.session() as slow, batcher.session() as other:
+        steps = slow.iterate({x: [[[1]]]}, feedback={x: y}, limit=4)
+        await anext(steps)
+        await settle()
+        assert batcher.statistics().blocks == 1
+        await other.run({x: [[[1]]]})
+        await anext(steps)
+        with pytest.raises(af.CacheFullError):
+            await anext(steps)
+        other.close()
+    assert batcher.statistics().blocks == 0
+
+
 @pytest.mark.parametrize("is_read_late", [False, True])
 async def test_an_error_comes_behind_the_steps_before_it_and_spares_others(is_read_late: bool) -> None:
     graph = af.Graph("failing")

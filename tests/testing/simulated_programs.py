@@ -275,29 +275,37 @@ async def sessions() -> object:
 
 
 async def iterations() -> object:
-    """Callers iterate until their number is 1; some leave before."""
+    """Callers iterate until their number is 1; some leave before, some take another step in between."""
     graph = af.Graph("iterations")
     n = graph.blob("n", ["row"], "int64")
-    following = af.ops.where(af.ops.equal(n % 2, 0), n // 2, 3 * n + 1)
-    done = af.ops.equal(following, 1)
-    async with graph, graph.batched(fetch=[following, done], max_rows=4, max_wait=0.001, max_sessions=4) as batcher:
+    fed = graph.function("later", _later, n.spec)(n)
+    following = af.ops.where(af.ops.equal(fed % 2, 0), fed // 2, 3 * fed + 1)
+    done, total = af.ops.equal(following, 1), graph.state("total", ["row"], "int64")
+    total.assign(y := total + fed)
+    async with graph, graph.batched(fetch=[following, done, y], max_rows=4, max_wait=0.001, max_sessions=4) as batcher:
 
         async def caller(number: int) -> int:
-            expected, limit = number, 2 if number % 3 == 0 else None
-            options = {"feedback": {n: following}, "until": done, "limit": limit, "timeout": None}
-            steps = batcher.iterate({n: [number]}, **options)  # type: ignore[arg-type]
-            try:
-                async for step in steps:
-                    assert expected > 1
-                    expected = 3 * expected + 1 if expected % 2 else expected // 2
-                    assert step[following].tolist() == [expected], (number, expected)
-            finally:
-                await steps.aclose()  # type: ignore[attr-defined]
-            assert limit or expected == 1
-            return number
+            expected, read, limit = number, 0, 2 if number % 3 == 0 else None
+            async with batcher.session(timeout=None) as session:
+                steps: Any = session.iterate({n: [number]}, feedback={n: following}, until=done, limit=limit)
+                try:
+                    async for step in steps:
+                        assert expected > 1
+                        read += expected
+                        expected = 3 * expected + 1 if expected % 2 else expected // 2
+                        assert (step[following], step[y]) == ([expected], [read]), (number, expected, read)
+                        if number % 4 == 3:
+                            await asyncio.sleep(0.005)  # steps are computed meanwhile, and forgotten
+                            read += 2 * number
+                            assert (await session.run({n: [2 * number]}))[y] == [read]
+                finally:
+                    await steps.aclose()
+                assert limit or expected == 1
+                return number
 
         found = await settled(*map(caller, range(2, 9)))
-        assert batcher.statistics().sessions == 0
+        figures = batcher.statistics()
+        assert (figures.sessions, figures.waiting_rows) == (0, 0), figures
         return [type(each).__name__ for each in found]
 
 
