@@ -309,12 +309,16 @@ class Engine:
         self._axes.clear()
         self._habits.evicted.clear()
 
+    def _owners(self) -> list[dict[str, Any]]:
+        """The attributes of operations, where kernels keep what they have made."""
+        return [getattr(each, "__dict__", {}) for op in self.graph.ops for each in (op.operation, op.own)]
+
     def trim(self) -> None:
         """Give up what can be made again; see `Graph.trim`."""
         self._forget()
         self.resources.forget_constants()
-        for op in self.graph.ops:
-            getattr(op.operation, "__dict__", {}).pop(KEPT, None)
+        for own in self._owners():
+            own.pop(KEPT, None)
         forget_scratch()
         for device in self.resources.devices.values():
             for pool in device.pools:
@@ -830,8 +834,7 @@ class Engine:
         for frame, op in callers():
             if frame in resources.running:
                 raise GraphError(f"op {op.what!r} of graph {graph.name!r} cannot await new weights of its own graph")
-        owners = [getattr(op.operation, "__dict__", {}) for op in graph.ops]
-        kept: set[Any] = {own[KEPT] for own in owners if KEPT in own}
+        kept: set[Any] = {own[KEPT] for own in self._owners() if KEPT in own}
         is_done = False
         claim = resources.claim()
         try:
