@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
 from itertools import chain
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +50,7 @@ from actorflow.runtime.program import Program, Result, check_unneeded
 from actorflow.runtime.resources import Resources
 from actorflow.runtime.taps import Tap
 from actorflow.spec import Length, Lengths, TensorSpec
-from actorflow.threads import forget_in_child, in_thread
+from actorflow.threads import forget_in_child, held_at_fork, in_thread
 from actorflow.trace.counters import Monitor, NodeNote
 
 if TYPE_CHECKING:
@@ -690,21 +691,27 @@ class Engine:
         program = None
         while program is None:
             await ticket.come()
-            program = await self._ready(feeds, fetch, lengths, is_partial)
+            program = await self._ready(feeds, fetch, lengths, is_partial, ticket)
         _check_streamed(program, streamed)
         frame = self.start(program, feeds, atomic)
         self.queue.spend()
         return program, frame
 
     async def _ready(
-        self, feeds: Feeds, fetch: Fetch, lengths: Lengths | None, is_partial: bool = False
+        self,
+        feeds: Feeds,
+        fetch: Fetch,
+        lengths: Lengths | None,
+        is_partial: bool = False,
+        ticket: Ticket | None = None,
     ) -> Program | None:
         """The program that a frame can start with now; None when something had to be awaited: look again."""
         key = self._key(fetch, feeds, lengths, is_partial)  # now, as the graph may have changed meanwhile
         program = self._known(key)
         if program is None:
             if not are_loaded("cpu", device_kind("cpu").libraries):
-                await in_thread(prepare_host)  # that would hold the loop for 100 ms
+                loading = in_thread(prepare_host)  # that would hold the loop for 100 ms
+                await (loading if ticket is None else ticket.during(loading))
             else:
                 await in_slices(self._making_one(key))
             return None
@@ -909,10 +916,15 @@ class Engine:
         return values
 
 
+#: Forks wait for it: a child would wait forever for a module that a thread of its parent was importing.
+_preparing = held_at_fork(Lock(), is_outer=True)
+
+
 def prepare_host() -> None:
     """Have the kernels of processors registered and BLAS found, which takes some 50 ms once; in a thread."""
-    load_libraries("cpu", device_kind("cpu").libraries)
-    team.prepare()
+    with _preparing:
+        load_libraries("cpu", device_kind("cpu").libraries)
+        team.prepare()
 
 
 def _made(values: Mapping[Variable, npt.NDArray[Any]], kept: Iterable[Any]) -> dict[Variable, npt.NDArray[Any]]:
