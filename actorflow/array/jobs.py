@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from actorflow.array.record.placement import accelerator_of
-from actorflow.array.record.primitives import LARGE, Value, as_recorded, touched
+from actorflow.array.record.primitives import LARGE, Value, as_recorded, copied, touched
 from actorflow.array.record.record import (
     HOST,
     Error,
@@ -29,7 +29,7 @@ from actorflow.array.record.record import (
     called,
     site_of,
 )
-from actorflow.array.record.steps import Description, Part, describe, steps_of
+from actorflow.array.record.steps import Description, Part, common, describe, steps_of
 from actorflow.core import MOST_COPIED_BYTES, clock_ns, desk
 from actorflow.devices.memory import POOLED_BYTES
 from actorflow.errors import DeviceError, OpError, OutOfMemoryError
@@ -169,7 +169,7 @@ class Steps:
 
     def __init__(self, session: Session, nodes: list[Record]) -> None:
         self._session = session
-        self._same = common(nodes) if len(nodes) > 1 else {}
+        self._same, self._copied = _common(nodes) if len(nodes) > 1 else ({}, set())
         self.shared = len(self._same)
         self._left = nodes[::-1]  # the next one at the end
         self._spoiled: Record | None = None  # one whose input is being written over
@@ -181,7 +181,7 @@ class Steps:
         with np.errstate(all="ignore"):
             while left:
                 if same and (first := same.pop(left[-1], None)) is not None:
-                    left[-1].value, left[-1].error = first.value, first.error
+                    self._repeat(left[-1], first)
                     del first
                 else:
                     self._compute(left[-1])
@@ -189,6 +189,13 @@ class Steps:
                     left[-1].inputs = ()
                 left[-1].unit = None
                 left.pop()
+
+    def _repeat(self, node: Record, first: Record) -> None:
+        node.value, node.error = first.value, first.error
+        if node in self._copied and node.value is not None:
+            node.value = copied(node.value)
+            self._session.memory.count(node.value)
+            node.lease = self._session.memory.lease(node.value)
 
     async def serve(self, service: Service) -> None:
         """Compute it on a service."""
@@ -201,7 +208,7 @@ class Steps:
 
     def end(self) -> list[Record]:
         """Let go of the records; returns those that have no values."""
-        left, self._left, self._same = self._left[::-1], [], {}
+        left, self._left, self._same, self._copied = self._left[::-1], [], {}, set()
         spoiled, self._spoiled = self._spoiled, None
         for node in left:
             node.unit = None
@@ -493,7 +500,7 @@ def _parts(session: Session, nodes: list[Record], wanted: set[Record], takes_pro
             rest = []
         structures.begin(own[0])
         if not run.needs_service:
-            run.structure.bind(run.description, len(common(own)))
+            run.structure.bind(run.description, len(_common(own)[0]))
         yield run
     if rest:
         yield Steps(session, rest)
@@ -505,7 +512,7 @@ def _run(session: Session, nodes: list[Record], wanted: set[Record], is_placed: 
     if structure is None:
         structure = Structure(not is_placed and _has_large(nodes))
         structures.known.put(description.key, structure)
-        structure.repeats = len(common(nodes)) if is_placed else 0
+        structure.repeats = len(_common(nodes)[0]) if is_placed else 0
     structure.times_met += 1
     return Run(session, nodes, description, structure)
 
@@ -523,7 +530,7 @@ def _has_large(nodes: Iterable[Record]) -> bool:
 
 def _have_common(stretches: list[list[Record]]) -> bool:
     """Return whether an operation that is more than a view or a constant repeats one of another stretch."""
-    same = common([node for own in stretches for node in own])
+    same, _ = _common([node for own in stretches for node in own])
     if not same:
         return False
     of = {node: i for i, own in enumerate(stretches) for node in own}
@@ -533,21 +540,18 @@ def _have_common(stretches: list[list[Record]]) -> bool:
     )
 
 
-def common(nodes: Iterable[Record]) -> dict[Record, Record]:
-    """For each record that repeats an earlier one, that one."""
-    known: dict[Any, Record] = {}
-    same: dict[Record, Record] = {}
-    for node in nodes:
-        op = node.op
-        if op is None or not op.pure:
-            continue
-        inputs = [each if type(each) is Record else _constant(each) for each in node.inputs]
-        if same:
-            inputs = [same.get(each, each) for each in inputs]
-        first = known.setdefault((op, node.params, node.dtype, node.shape, *inputs), node)
-        if first is not node:
-            same[node] = first
-    return same
+def _common(nodes: Iterable[Record]) -> tuple[dict[Record, Record], set[Record]]:
+    return common(
+        [
+            (
+                node,
+                node.op,
+                (node.params, node.dtype, node.shape),
+                [each if type(each) is Record else _constant(each) for each in node.inputs],
+            )
+            for node in nodes
+        ]
+    )
 
 
 def _constant(value: Input) -> Any:

@@ -184,9 +184,10 @@ class _Blas:
         """Look for libraries that came with modules since the last time; all that is loaded takes some ms."""
         from threadpoolctl import ThreadpoolController
 
-        if self._modules != len(sys.modules):
-            self._modules = len(sys.modules)
+        modules = len(sys.modules)
+        if self._modules != modules:
             self._libraries = ThreadpoolController().select(user_api="blas").lib_controllers
+            self._modules = modules  # it is looked for again if that fails
 
     def limit(self, most: int | None) -> None:
         """Have at most so many threads, or None: as many as before."""

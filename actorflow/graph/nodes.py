@@ -425,6 +425,7 @@ class Op(Node):
         "of",
         "operation",
         "outputs",
+        "own",
         "priority",
     )
 
@@ -451,6 +452,7 @@ class Op(Node):
         self.inputs: tuple[Blob, ...] = ()
         self.outputs: tuple[Blob, ...] = ()
         self.is_connected = not operation.arguments  # whether the inputs have been
+        self.own: Operation | None = None  # a copy for kernels that keep weights with it: several ops may share one
         self._inferred: tuple[TensorSpec, ...] | None = None
         if isinstance(operation, Function):  # its outputs are declared, and do not follow from its inputs
             self._inferred = operation.infer()

@@ -342,7 +342,7 @@ def matmul(a: X, b: X, /, *, transpose_a: bool = False, transpose_b: bool = Fals
         >>> af.ops.matmul(a, xp.asarray([1, 1]))
         Array([3, 7], dtype=int64)
     """
-    y: X = apply(Matmul(transpose_a, transpose_b), a, b, name=name)  # one of its own: kernels keep a weight with it
+    y: X = apply(Matmul(transpose_a, transpose_b), a, b, name=name)
     return y
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import dataclass, fields
 from functools import wraps
 from types import EllipsisType, FunctionType
@@ -361,6 +362,13 @@ def rank_is(kind: str, name: str, spec: TensorSpec, axes: Sequence[str]) -> None
     """
     if len(spec.shape) != len(axes):
         raise ShapeError(f"{kind}: {name} must have shape ({', '.join(axes)}), got {spec}")
+
+
+def apart(operation: Operation) -> Operation:
+    """An equal operation, with which kernels have kept nothing yet."""
+    made = copy(operation)
+    made.__dict__.pop(KEPT, None)
+    return made
 
 
 def inferred(operation: Operation, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...] | None:

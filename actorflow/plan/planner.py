@@ -19,7 +19,7 @@ from actorflow.ops.collective import AllReduce
 from actorflow.ops.elementwise import Cast, Copy, Sum
 from actorflow.ops.fills import Constant
 from actorflow.ops.function import Function
-from actorflow.ops.operation import Operation
+from actorflow.ops.operation import Operation, apart
 from actorflow.ops.registry import Kernel
 from actorflow.ops.shaping import Transpose
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
@@ -533,6 +533,8 @@ class _Planner:
     ) -> None:
         steps = self._folded if folds else self._ops
         index, waits = len(steps), len(inputs)
+        if choice.kernel is not None and choice.kernel.keeps and operation is node.operation and not folds:
+            operation = node.own = node.own or apart(operation)
         if folds:
             waits = 0
             for slot in outputs:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
 from itertools import chain
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,7 +50,7 @@ from actorflow.runtime.program import Program, Result, check_unneeded
 from actorflow.runtime.resources import Resources
 from actorflow.runtime.taps import Tap
 from actorflow.spec import Length, Lengths, TensorSpec
-from actorflow.threads import forget_in_child, in_thread
+from actorflow.threads import forget_in_child, held_at_fork, in_thread
 from actorflow.trace.counters import Monitor, NodeNote
 
 if TYPE_CHECKING:
@@ -309,12 +310,16 @@ class Engine:
         self._axes.clear()
         self._habits.evicted.clear()
 
+    def _owners(self) -> list[dict[str, Any]]:
+        """The attributes of operations, where kernels keep what they have made."""
+        return [getattr(each, "__dict__", {}) for op in self.graph.ops for each in (op.operation, op.own)]
+
     def trim(self) -> None:
         """Give up what can be made again; see `Graph.trim`."""
         self._forget()
         self.resources.forget_constants()
-        for op in self.graph.ops:
-            getattr(op.operation, "__dict__", {}).pop(KEPT, None)
+        for own in self._owners():
+            own.pop(KEPT, None)
         forget_scratch()
         for device in self.resources.devices.values():
             for pool in device.pools:
@@ -686,20 +691,25 @@ class Engine:
         program = None
         while program is None:
             await ticket.come()
-            program = await self._ready(feeds, fetch, lengths, is_partial)
+            program = await self._ready(feeds, fetch, lengths, is_partial, ticket)
         _check_streamed(program, streamed)
         frame = self.start(program, feeds, atomic)
         self.queue.spend()
         return program, frame
 
     async def _ready(
-        self, feeds: Feeds, fetch: Fetch, lengths: Lengths | None, is_partial: bool = False
+        self,
+        feeds: Feeds,
+        fetch: Fetch,
+        lengths: Lengths | None,
+        is_partial: bool = False,
+        ticket: Ticket | None = None,
     ) -> Program | None:
         """The program that a frame can start with now; None when something had to be awaited: look again."""
         key = self._key(fetch, feeds, lengths, is_partial)  # now, as the graph may have changed meanwhile
         program = self._known(key)
         if program is None:
-            if not await prepared():
+            if not await prepared(ticket):
                 await in_slices(self._making_one(key))
             return None
         exchange = program.exchange
@@ -828,8 +838,7 @@ class Engine:
         for frame, op in callers():
             if frame in resources.running:
                 raise GraphError(f"op {op.what!r} of graph {graph.name!r} cannot await new weights of its own graph")
-        owners = [getattr(op.operation, "__dict__", {}) for op in graph.ops]
-        kept: set[Any] = {own[KEPT] for own in owners if KEPT in own}
+        kept: set[Any] = {own[KEPT] for own in self._owners() if KEPT in own}
         is_done = False
         claim = resources.claim()
         try:
@@ -904,18 +913,24 @@ class Engine:
         return values
 
 
-async def prepared() -> bool:
+async def prepared(ticket: Ticket | None = None) -> bool:
     """Prepare the host in a thread unless it is, as that would hold the loop for 100 ms; returns whether it was not."""
     is_new = not are_loaded("cpu", device_kind("cpu").libraries)
     if is_new:
-        await in_thread(prepare_host)
+        loading = in_thread(prepare_host)
+        await (loading if ticket is None else ticket.during(loading))
     return is_new
+
+
+#: Forks wait for it: a child would wait forever for a module that a thread of its parent was importing.
+_preparing = held_at_fork(Lock(), is_outer=True)
 
 
 def prepare_host() -> None:
     """Have the kernels of processors registered and BLAS found, which takes some 50 ms once; in a thread."""
-    load_libraries("cpu", device_kind("cpu").libraries)
-    team.prepare()
+    with _preparing:
+        load_libraries("cpu", device_kind("cpu").libraries)
+        team.prepare()
 
 
 def _made(values: Mapping[Variable, npt.NDArray[Any]], kept: Iterable[Any]) -> dict[Variable, npt.NDArray[Any]]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple, Self
+from collections.abc import Callable, Coroutine
+from typing import Any, NamedTuple, Self
 
 from actorflow.errors import GraphError
-from actorflow.loop import waits
+from actorflow.loop import ended_with, waits
 
 
 class Pause(NamedTuple):
@@ -229,6 +229,20 @@ class Ticket:
             self._woken = asyncio.get_running_loop().create_future()
             await self._woken
             self._queue.check(self._dismissals)
+
+    async def during(self, work: Coroutine[Any, Any, None]) -> None:
+        """Await what is done before the frame starts; a dismissal does not wait for it."""
+        task = asyncio.ensure_future(work)
+        task.add_done_callback(ended_with)
+        task.add_done_callback(lambda _: self.wake())
+        try:
+            while not task.done():
+                self._woken = asyncio.get_running_loop().create_future()
+                await self._woken
+                self._queue.check(self._dismissals)
+            task.result()
+        finally:
+            task.cancel()
 
     def wake(self) -> None:
         """Look again."""

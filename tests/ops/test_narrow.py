@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -105,17 +107,46 @@ def test_products_are_those_of_numpy(form: str, name: str) -> None:
             np.testing.assert_array_equal(y, a @ b)
 
 
-def test_each_of_several_products_keeps_its_weight(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    monkeypatch.setattr(linalg, "_packed", lambda b, old=linalg._packed: (seen.append(b.shape), old(b))[1])
-    rng = np.random.default_rng(0)
-    with af.Graph("g") as graph:
-        x = graph.blob("x", (64, 32), "int32")
-        first = x @ graph.constant(rng.integers(-9, 9, (32, 40), np.int32))
-        y = first @ graph.constant(rng.integers(-9, 9, (40, 50), np.int32))
+async def test_each_of_several_products_keeps_its_weight(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one operation, too, in one graph or in two; new weights are packed before they come, and all goes at last."""
+    seen, packed = [], []
+
+    def noted(b: np.ndarray, old: Any = linalg._packed) -> Any:
+        found = old(b)
+        seen.append(b.shape)
+        packed.append(weakref.ref(found[0]))
+        return found
+
+    monkeypatch.setattr(linalg, "_packed", noted)
+    shared, a = ops.Matmul(), np.ones((64, 32), np.int32)
+    sizes = [(32, 40), (40, 50)]
+
+    async def run(graph: af.Graph, y: af.Blob) -> None:
+        weights = [variable.value for variable in graph.variables]
         for _ in range(3):
-            graph.run_sync({x: np.ones((64, 32), np.int32)}, fetch=[y])
-    assert seen == ([(32, 40), (40, 50)] if form == "compiled" else [])
+            np.testing.assert_array_equal((await graph.run({"x": a}, fetch=[y]))[y], a @ weights[0] @ weights[1])
+
+    graphs = []
+    for number in range(2):
+        graph = af.Graph(f"g{number}")
+        y: af.Blob = graph.blob("x", a.shape, "int32")
+        for i, size in enumerate(sizes):
+            weight = graph.variable(f"w{i}", size, "int32", init=_integers(size, -9, 9, 2 * number + i))
+            y = graph.op(f"product{i}", shared)(y, weight)
+        graphs.append((graph, y))
+    for graph, y in [*graphs, *graphs]:
+        await run(graph, y)
+    expected = 4 * sizes if form == "compiled" else []  # a variable is known at its second use
+    assert seen == expected
+    assert all(op.operation is shared for graph, _ in graphs for op in graph.ops)
+    for graph, y in graphs:
+        await graph.engine.swap({variable: variable.value + 1 for variable in graph.variables})
+        await run(graph, y)
+        await graph.aclose()
+    assert sorted(seen) == sorted([*expected, *expected[: len(expected) // 2]])
+    del graph, graphs, weight, y
+    gc.collect()
+    assert not any(ref() is not None for ref in packed)
 
 
 @pytest.mark.parametrize("dtype", ["int32", "float16"])

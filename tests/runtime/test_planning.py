@@ -1,11 +1,14 @@
 """Plans are made in slices of the loop's time: what else the loop has to do goes on, and frames keep their order."""
 
 import asyncio
+import threading
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow.runtime import engine
 
 
 def long_graph(ops: int = 400) -> tuple[af.Graph, af.Blob, af.Blob, af.Variable]:
@@ -153,3 +156,88 @@ async def test_an_error_of_the_plan_is_raised_and_the_next_run_goes_on() -> None
         with pytest.raises(af.ShapeError, match=r"with batch = 3: .*cannot have shape"):
             await runs[0]
         assert (await runs[1])[pairs].shape == (2, 2)
+
+
+# -- the first run of a process ------------------------------------------------------------------------------------
+
+
+class Loading:
+    """A process that has loaded no kernels; what loads them waits at a gate, in a thread, and may fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gate, self.errors, self.calls, self.forks_wait = threading.Event(), list[Exception](), 0, False
+        self._began = threading.Semaphore(0)
+        self._patch = monkeypatch
+        self._is_loaded = False
+        self._patch.setattr(engine, "are_loaded", lambda *_: self._is_loaded)
+        self._patch.setattr(engine.team, "prepare", self._prepare)
+
+    def _prepare(self) -> None:
+        self.calls += 1
+        self.forks_wait = engine._preparing.locked()
+        self._began.release()
+        assert self.gate.wait(60)
+        if self.errors:
+            raise self.errors.pop()
+        self._is_loaded = True
+
+    async def begun(self) -> None:
+        """Wait until a thread is at the gate, while the loop goes on."""
+        assert await asyncio.to_thread(self._began.acquire, timeout=60)
+
+
+@pytest.fixture
+def loading(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loading]:
+    found = Loading(monkeypatch)
+    yield found
+    found.gate.set()  # whatever has failed
+
+
+@pytest.mark.parametrize("how", ["cancel", "close", "time out"])
+async def test_a_run_ends_though_kernels_are_still_loaded(how: str, loading: Loading) -> None:
+    graph, x, y, _ = long_graph(3)
+    run = asyncio.create_task(graph.run({x: np.zeros(3)}, fetch=[y], timeout=0.01 if how == "time out" else None))
+    await loading.begun()
+    assert loading.forks_wait
+    if how == "cancel":
+        run.cancel()
+    elif how == "close":
+        await graph.aclose()
+    with pytest.raises(af.RunTimeoutError if how == "time out" else asyncio.CancelledError):
+        await run
+    assert not loading.gate.is_set()
+    loading.gate.set()
+    async with graph:
+        assert (await graph.run({x: np.zeros(3)}, fetch=[y]))[y].tolist() == [3.0] * 3
+
+
+async def test_kernels_are_loaded_again_where_that_has_failed(loading: Loading) -> None:
+    graph, x, y, _ = long_graph(3)
+    loading.gate.set()
+    loading.errors += [OSError("no file"), ImportError("no module")]
+    async with graph:
+        for error in (ImportError, OSError):
+            with pytest.raises(error, match="no "):
+                await graph.run({x: np.zeros(3)}, fetch=[y])
+        assert (await graph.run({x: np.zeros(3)}, fetch=[y]))[y].tolist() == [3.0] * 3
+        await graph.run({x: np.zeros(3)}, fetch=[y])
+    assert loading.calls == 3
+
+
+def test_two_loops_load_kernels_one_after_the_other(loading: Loading) -> None:
+    async def run() -> list[float]:
+        graph, x, y, _ = long_graph(3)
+        async with graph:
+            found: list[float] = (await graph.run({x: np.zeros(3)}, fetch=[y]))[y].tolist()
+            return found
+
+    async def first() -> list[float]:
+        task = asyncio.create_task(run())
+        await loading.begun()
+        other = asyncio.create_task(asyncio.to_thread(asyncio.run, run()))
+        loading.gate.set()
+        assert await other == [3.0] * 3
+        return await task
+
+    assert asyncio.run(first()) == [3.0] * 3
+    assert loading.calls <= 2

@@ -120,6 +120,11 @@ def as_recorded(found: Any, shape: tuple[int, ...], dtype: DType) -> Any:
     return found
 
 
+def copied(value: Any) -> Any:
+    """A copy of an array, or of several; of the same order in memory."""
+    return tuple(map(copied, value)) if type(value) is tuple else value.copy("K")
+
+
 def touched(op: Primitive, inputs: Sequence[Any], size: int) -> int:
     """About how many elements an elementwise operation would touch in the time that one takes on the host.
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from itertools import combinations
+from typing import Any, NamedTuple, TypeVar
 
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import DType, Numbered, Primitive
@@ -17,6 +18,7 @@ from actorflow.spec import TensorSpec
 #: is computed, None for the host. Records count from 0, what is given has slots from -1 on downwards. A plain tuple,
 #: since one is made whenever records are planned.
 Entry = tuple[Any, Any, tuple[int, ...], DType, tuple[int, ...], Place | None]
+_N = TypeVar("_N")
 
 
 class Step(NamedTuple):
@@ -157,3 +159,46 @@ def reached(steps: Sequence[Step], results: Iterable[int]) -> dict[int, None]:
         if i in wanted:
             wanted.update(steps[i].reads)
     return dict.fromkeys(i for i in range(len(steps)) if i in wanted)
+
+
+def common(rows: Sequence[tuple[_N, Primitive | None, Hashable, Sequence[Any]]]) -> tuple[dict[_N, _N], set[_N]]:
+    """For each step that repeats an earlier one, that one; and those of them that are copies of it.
+
+    Two arrays stay two for a step that reads both, unless it goes element by element: BLAS adds up in another order
+    where it multiplies an array with itself.
+
+    Args:
+        rows: For each step, in order: the step; its operation, None for a value; what else equal ones have in common;
+            what it reads, steps and others.
+    """
+    apart: set[_N] = set()
+    while True:
+        known: dict[Any, _N] = {}
+        same: dict[_N, _N] = {}
+        one: dict[Any, Any] = {}  # steps whose array is that of another one
+        for step, op, what, reads in rows:
+            if op is not None and op.pure:
+                first = known.setdefault((op, what, *([one.get(x, x) for x in reads] if one else reads)), step)
+                if first is not step:
+                    same[step] = first
+                    if step not in apart:
+                        one[step] = first
+        confused = {*_confused(rows, one)} if one else None
+        if not confused:
+            return same, apart & same.keys()
+        apart |= confused
+
+
+def _confused(rows: Iterable[tuple[_N, Primitive | None, Hashable, Sequence[Any]]], same: dict[_N, _N]) -> Iterator[_N]:
+    """Steps that repeat another one which is read beside them."""
+    shown: dict[Any, set[Any]] = {}  # steps whose memory a result may be
+    for step, op, _, reads in rows:
+        if op is None or op.elementwise:
+            continue
+        read = [shown.get(x) or {x} for x in reads]
+        if op.view or (len(read) == 1 and not op.into):
+            shown[step] = set().union(*read) if op.view else {step, *read[0]}
+            continue
+        for one, other in combinations(read, 2):
+            for x in one - other:
+                yield from (y if y in same else x for y in other - one if same.get(x, x) == same.get(y, y))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from sys import getrefcount
@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import LARGE, PART, Numbered, Value
+from actorflow.array.record.primitives import LARGE, PART, Numbered, Primitive, Value, copied
 from actorflow.array.record.record import HOST, SEVERAL, InterruptedStepError, called
-from actorflow.array.record.steps import Step, reached
+from actorflow.array.record.steps import Step, common, reached
 from actorflow.array.transforms.to_graph import as_blob, translate
 from actorflow.core import MOST_COPIED_BYTES
 from actorflow.errors import OpError
@@ -109,10 +109,14 @@ class Program:
         self._is_served = is_served
         self._ends: list[int] = []  # nodes made for a step have lower ids
         needed = reached(steps, outputs)
-        known: dict[Any, Any] = {}
+        same, twins = common([self._row(i, steps[i]) for i in needed])
         self._blobs: list[Any] = []
         for i, step in enumerate(steps):
-            self._blobs.append(self._blob(step, step.place or HOST, known) if i in needed else None)
+            if i in same:
+                found = self._blobs[same[i]]
+                self._blobs.append(self._twin(found) if i in twins and (step.place or HOST) is HOST else found)
+            else:
+                self._blobs.append(self._made(step, step.place or HOST) if i in needed else None)
             self._ends.append(graph.size)
         #: The sources, with their positions among what is given.
         self._feeds = [(i, blob) for i, blob in enumerate(self._given) if isinstance(blob, Blob)]
@@ -192,17 +196,19 @@ class Program:
             moved: Blob = self.graph.apply(Reshape(blob.shape), blob)
         return moved
 
-    def _blob(self, step: Step, place: Place, known: dict[Any, Any]) -> Any:
-        inputs = [self._blobs[each] if each >= 0 else self._given[-1 - each] for each in step.reads]
-        if not step.op.pure:
-            return self._made(step, place, inputs)
-        key = (step.op, step.params, step.shape, step.dtype, place, *map(_key, inputs))
-        found = known.get(key)
-        if found is None:
-            found = known[key] = self._made(step, place, inputs)
-        return found
+    def _row(self, i: int, step: Step) -> tuple[int, Primitive, Hashable, list[Any]]:
+        reads = [each if each >= 0 else _key(self._given[-1 - each]) for each in step.reads]
+        return i, step.op, (step.params, step.shape, step.dtype, step.place or HOST), reads
 
-    def _made(self, step: Step, place: Place, inputs: list[Any]) -> Any:
+    def _twin(self, found: Any) -> Any:
+        """A copy on the host of what a step before has computed, one array or several."""
+        if isinstance(found, tuple):
+            return tuple(map(self._twin, found))
+        with self.graph.at(HOST):
+            return self.graph.apply(Recorded(copied, (found.spec,)), found, name="copy")
+
+    def _made(self, step: Step, place: Place) -> Any:
+        inputs = [self._blobs[each] if each >= 0 else self._given[-1 - each] for each in step.reads]
         if step.op is PART and isinstance(inputs[0], tuple):
             return inputs[0][step.params[0]]
         if step.op is PART and self._is_served and inputs[0].dtype != _OBJECT.dtype:
@@ -240,7 +246,7 @@ def _several(found: Any) -> tuple[Any, ...]:
 
 
 def _key(each: Any) -> Any:
-    return (each.dtype, each.shape, each.tobytes()) if isinstance(each, np.ndarray) else id(each)
+    return (each.dtype, each.shape, each.tobytes()) if isinstance(each, np.ndarray) else each
 
 
 def _calibrate() -> int:
