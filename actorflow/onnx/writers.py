@@ -686,7 +686,7 @@ def _sort(out: Exporter, op: Op, how: Any) -> None:
 
 
 @_writes("DynamicQuantizeLinear")
-def _dynamic_quantize(out: Exporter, op: Op) -> None:
+def _dynamic_quantize(out: Exporter, op: Op, _: Any) -> None:
     for blob, tensor in zip(op.outputs, out.nodes("DynamicQuantizeLinear", [out.read(op.inputs[0])], 3), strict=True):
         out.write(blob, tensor)
 
