@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto, helper
+from onnx import helper
 
 from actorflow.graph.nodes import Blob, Op
 from actorflow.onnx.saving import Exporter, UnsupportedError, channels_first
@@ -133,7 +133,11 @@ def _weighted(out: Exporter, op: Op, terms: Sequence[str]) -> str:
 
 
 def _cast(out: Exporter, op: Op, x: Sequence[str]) -> str:
-    return out.node("Cast", x, to=helper.np_dtype_to_tensor_dtype(op.outputs[0].dtype))
+    return _as(out, x[0], op.outputs[0].dtype)
+
+
+def _as(out: Exporter, tensor: str, dtype: Any) -> str:
+    return out.node("Cast", [tensor], to=helper.np_dtype_to_tensor_dtype(np.dtype(dtype)))
 
 
 #: Elementwise operations that ONNX has under the same name.
@@ -246,7 +250,7 @@ def _numbers(out: Exporter, op: Op, how: Any) -> None:
     if make is None:
         raise UnsupportedError("its values follow from open axes by a function of Python: give these axes numbers")
     tensor = out.node("Reshape", [make(out, *how.given), out.ints(y.shape)], allowzero=1)
-    out.write(y, out.node("Cast", [tensor], to=helper.np_dtype_to_tensor_dtype(y.dtype)))
+    out.write(y, _as(out, tensor, y.dtype))
 
 
 @_writes("BatchNorm", "Dropout")
@@ -591,7 +595,7 @@ def _indices(out: Exporter, indices: Blob) -> str:
     """Indices as ONNX wants them, int32 or int64."""
     tensor = out.read(indices)
     wide = indices.dtype in (np.int32, np.int64)
-    return tensor if wide else out.node("Cast", [tensor], to=helper.np_dtype_to_tensor_dtype(np.dtype(np.int64)))
+    return tensor if wide else _as(out, tensor, np.int64)
 
 
 @_writes("TakeAlongAxis")
@@ -620,11 +624,11 @@ def _reduced(out: Exporter, op: Op, kind: str, dtype: Any = None) -> None:
     tensor = out.read(x, order)
     dtype = y.dtype if dtype is None else np.dtype(dtype)
     if x.dtype != dtype:
-        tensor = out.node("Cast", [tensor], to=helper.np_dtype_to_tensor_dtype(dtype))
+        tensor = _as(out, tensor, dtype)
     if axes:
         tensor = out.node(kind, [tensor, out.ints([order.index(axis) for axis in axes])], keepdims=int(how.keepdims))
     if y.dtype != dtype:
-        tensor = out.node("Cast", [tensor], to=helper.np_dtype_to_tensor_dtype(y.dtype))
+        tensor = _as(out, tensor, y.dtype)
     if not axes and x.dtype == dtype == y.dtype:
         tensor = out.node("Identity", [tensor])
     if not how.keepdims:
@@ -670,7 +674,7 @@ def _cumsum(out: Exporter, op: Op, how: Any) -> None:
     x, y = op.inputs[0], op.outputs[0]
     tensor = out.read(x)
     if x.dtype != y.dtype:
-        tensor = out.node("Cast", [tensor], to=helper.np_dtype_to_tensor_dtype(y.dtype))
+        tensor = _as(out, tensor, y.dtype)
     axis = out.array(np.array(how.axis % len(x.shape), np.int64), "axis")
     tensor = out.node("CumSum", [tensor, axis], exclusive=int(how.exclusive), reverse=int(how.reverse))
     out.write(y, tensor)
@@ -685,8 +689,42 @@ def _sort(out: Exporter, op: Op, how: Any) -> None:
     out.write(op.outputs[0], found[how.kind == "ArgSort"])
 
 
+@_writes("Sample")
+def _sample(out: Exporter, op: Op, how: Any) -> None:
+    scores, random, *given = op.inputs
+    node, last, zero = out.node, out.ints([-1]), out.number(0.0, np.float32)
+
+    def beside(x: Any, dtype: Any) -> str:
+        """A setting as a number, or with a value for each row of scores."""
+        return node("Unsqueeze", [_as(out, out.read(x), dtype), last]) if isinstance(x, Blob) else out.number(x, dtype)
+
+    def ends_of(shares: str, exclusive: int = 0) -> str:
+        return node("CumSum", [_as(out, shares, np.float64), last], exclusive=exclusive)
+
+    settings = how.settings(given)
+    heat, most = (beside(x, np.float32) for x in settings[:2])
+    x = _as(out, out.read(scores), np.float32)
+    x = node("Sub", [x, node("ReduceMax", [x, last])])
+    shares = node("Exp", [node("Div", [x, node("Max", [heat, out.number(np.finfo("f4").tiny, np.float32)])])])
+    if how.is_of_some:
+        ranked, _ = out.nodes("TopK", [shares, out.ints(scores.shape[-1:])], 2, axis=-1)
+        places = node("CumSum", [node("Exp", [node("Mul", [ranked, zero])]), last])  # from 1 on: e^0, added up
+        kept = node("Where", [node("LessOrEqual", [places, most]), ranked, zero])
+        part = node("Mul", [node("ReduceSum", [_as(out, kept, np.float64), last]), beside(settings[2], np.float64)])
+        kept = node("Where", [node("Less", [ends_of(kept, 1), part]), kept, zero])
+        highest = node("ReduceMax", [ranked, last])
+        least = node("ReduceMin", [node("Where", [node("Greater", [kept, zero]), kept, highest]), last])
+        shares = node("Where", [node("Less", [shares, least]), zero, shares])
+    ends = ends_of(shares)
+    total = node("ReduceMax", [ends, last])
+    drawn = node("Where", [node("Greater", [heat, zero]), beside(random, np.float32), zero])
+    reached = node("LessOrEqual", [ends, node("Mul", [_as(out, drawn, np.float64), total])])
+    passed = _as(out, node("And", [reached, node("Less", [ends, total])]), np.int64)
+    out.write(op.outputs[0], node("ReduceSum", [passed, last], keepdims=0))
+
+
 @_writes("DynamicQuantizeLinear")
-def _dynamic_quantize(out: Exporter, op: Op) -> None:
+def _dynamic_quantize(out: Exporter, op: Op, _: Any) -> None:
     for blob, tensor in zip(op.outputs, out.nodes("DynamicQuantizeLinear", [out.read(op.inputs[0])], 3), strict=True):
         out.write(blob, tensor)
 
@@ -702,7 +740,7 @@ _GATES = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
 def _sequence(out: Exporter, op: Op, how: Any) -> None:
     read, lengths, attributes = [*op.inputs], "", dict[str, Any]()
     if how.kind == "Ragged":
-        lengths = out.node("Cast", [out.read(read.pop(1))], to=TensorProto.INT32)
+        lengths = _as(out, out.read(read.pop(1)), np.int32)
         attributes["direction"] = "reverse" if how.reverse else "forward"
         how = how.network
     count = how.states

@@ -134,6 +134,39 @@ def test_lstm_of_eight_bits(kind: Any, direction: str, monkeypatch: pytest.Monke
         monkeypatch.setattr(recurrent, "narrow", lambda: None)  # as without compiled code
 
 
+def test_sums_of_eight_bits_that_are_too_large_for_sixteen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of one step, by the definition: ONNX Runtime's are cut off on some processors."""
+    features, width, step = 640, 3, np.float32(1 / 255)
+    random = np.random.default_rng(0)
+    signs = random.choice([-1, 1], 4 * width)
+    weight = (random.integers(120, 128, (1, features, 4 * width)) * signs).astype(np.int8)
+    whole_x = random.integers(200, 256, (1, 1, features))
+    whole_x[0, 0, 0] = 255  # so that the scale is 1 / 255
+    sums = whole_x[0].astype(np.int64) @ weight[0].astype(np.int64)
+    scale = np.float32(1.5 / np.abs(sums).max() / step)
+    constants = {
+        "w": weight,
+        "r": np.zeros((1, width, 4 * width), np.int8),
+        "s": np.full(1, scale),
+        "z": np.zeros(1, np.int8),
+    }
+    given = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    names = ["x", "w", "r", "", "", "", "", "", "s", "z", "s", "z"]
+    node = helper.make_node("DynamicQuantizeLSTM", names, ["y"], domain="com.microsoft", hidden_size=width)
+    ends = [helper.make_tensor_value_info("x", FLOAT, whole_x.shape), helper.make_tensor_value_info("y", FLOAT, None)]
+    graph = helper.make_graph([node], "test", ends[:1], ends[1:], given)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    source = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    into, out, _, new = np.split(sums[0] * np.float64(scale) * step, 4)
+    expected = np.tanh(np.tanh(new) / (1 + np.exp(-into))) / (1 + np.exp(-out))
+    for _ in range(2):
+        model = af.onnx.load(source)
+        with model.graph:
+            found = model.run_sync({"x": whole_x.astype(np.float32) * step})["y"]
+        np.testing.assert_allclose(found[0, 0, 0], expected, rtol=1e-5)
+        monkeypatch.setattr(recurrent, "narrow", lambda: None)  # as without compiled code
+
+
 @pytest.mark.together("interleaved", [0, 1])
 @pytest.mark.together("features", [8, 12])
 @pytest.mark.together("form", ["first", "each", "by heads"])

@@ -267,6 +267,13 @@ STEPS: dict[str, Callable[[af.Blob], Any]] = {
     "sort": lambda x: [ops.sort(x, 1), ops.sort(x, 1, descending=True)],
     "argsort": lambda x: [ops.argsort(ops.round(x), 1), ops.argsort(ops.round(x), -2, descending=True)],
     "top": lambda x: [*ops.top_k(x, 3, 1), *ops.top_k(x, 2, largest=False)],
+    "draws": lambda x: [
+        ops.sample(x, r := ops.sigmoid(x[..., 0]), top_k=3),
+        ops.sample(x, r, temperature=ops.relu(r - 0.4), top_k=ops.cast(r * 8.0, "int32"), top_p=r),
+        ops.sample(x * 3.0, r, temperature=0.5, top_p=0.6),
+        ops.sample(ops.cast(x, "float64"), r),
+        ops.sample(ops.transpose(x, (0, 2, 1)), ops.sigmoid(x[:, 0]), top_p=0.0),
+    ],
     "triangles": lambda x: [ops.tril(y := ops.matmul(x, x, transpose_b=True), -1), ops.triu(y, 1)],
     "functions": lambda x: [ops.trunc(x * 3.0), ops.expm1(x), ops.log1p(ops.absolute(x)), ops.isfinite(ops.log(x))],
 }

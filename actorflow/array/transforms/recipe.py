@@ -9,7 +9,7 @@ from typing import Any
 from actorflow.array.array import Array
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import touched, view_of
-from actorflow.array.record.record import HOST, WORTH_A_LOOK, Origin, Record, bytes_of, computed
+from actorflow.array.record.record import HOST, SEVERAL, WORTH_A_LOOK, Origin, Record, bytes_of, computed
 from actorflow.array.record.steps import Entry, Step, describe, reached, steps_of
 from actorflow.core import desk
 from actorflow.runtime.quiet import quiet
@@ -63,7 +63,7 @@ class Recipe:
             at_once = i in own and step.op.pure and step.op is not TRANSFER
             read = [self._constants[each] if each >= 0 else self._given[-1 - each] for each in step.reads]
             is_fed = not fed.isdisjoint(step.reads) or any(each is None for each in read)
-            if at_once and i not in self._outputs and not is_fed:
+            if at_once and i not in self._outputs and not is_fed and step.dtype != SEVERAL:
                 with suppress(Exception):  # it is raised where the value is asked for
                     self._constants[i] = quiet.run(step.op.called(step.params, step.shape, step.dtype), *read)
             if self._constants[i] is None:

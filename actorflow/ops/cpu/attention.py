@@ -31,7 +31,7 @@ def _sample(operation: Sample, inputs: list[Array], outputs: None) -> list[Array
     if module is None or not scores.shape[-1]:
         return [operation.compute(*inputs)]
     front, choices = random.shape, scores.shape[-1]
-    found, shares = np.empty(random.size, np.int64), scores.reshape(-1, choices).astype("f4")
+    found, shares = np.empty(random.size, np.int64), scores.reshape(-1, choices).astype("f4", "C")
     settings = zip(operation.settings(given), ("f4", "i8", "f4"), strict=True)
     rows = [np.full(front, x, dtype).reshape(-1) for x, dtype in settings]
     module.choose(shares, random.astype("f4").reshape(-1), *rows, scratch("ranked", [choices], "f4"), found)

@@ -135,6 +135,11 @@ class Sample(Operation):
                 raise ShapeError(f"sample: {what} must have shape {scores.shape[:-1]}, got {spec}")
         return (TensorSpec(scores.shape[:-1], np.dtype(np.int64)),)
 
+    @property
+    def is_of_some(self) -> bool:
+        """Whether choices may be among fewer than all."""
+        return self.top_k != _ALL or self.top_p != 1.0
+
     def settings(self, given: Iterable[Any]) -> list[Any]:
         """Temperature, top_k and top_p: numbers, or the inputs that they are."""
         left = iter(given)
@@ -146,7 +151,7 @@ class Sample(Operation):
         x = scores.astype("f4")
         with np.errstate(all="ignore"):
             shares = np.exp((x - x.max(-1, keepdims=True)) / np.maximum(heat, np.finfo("f4").tiny))
-        if self.top_k != _ALL or self.top_p != 1.0:
+        if self.is_of_some:
             ranked = -np.sort(-shares, -1)
             kept = np.where((ranked * 0 + 1).cumsum(-1) <= most, ranked, 0)
             before = kept.cumsum(-1, dtype="f8") - kept

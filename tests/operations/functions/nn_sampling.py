@@ -94,6 +94,7 @@ ROWS = [
         without={"torch": "it has no such operation"},
         dtypes=SINGLE_AND_DOUBLE,
         particular=True,
+        onnx="CumSum",
     ),
     composed(
         "ops.sample",
