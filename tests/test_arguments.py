@@ -348,6 +348,8 @@ def saved() -> Path:
 
 #: Numbers of public calls that are not checked here, by what begins so, and why not.
 ELSEWHERE = {
+    "Batcher.expire": "called by its sessions",
+    "Batcher.note_failure": "called by its sessions",
     "Batcher.iterate": "it runs, without an end if there is no limit: tests/runtime/test_sessions.py",
     "Batcher.run": "it runs: see below",
     "Batcher.session": "it runs: see below",

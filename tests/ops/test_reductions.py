@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,13 @@ def test_sums_of_graphs(place: str, fuse: bool) -> None:
         assert relative_errors(value, expected) < BOUND, blob
 
 
-def test_sums_of_lazy_arrays() -> None:
+@pytest.fixture
+def own_session(no_thread_left: None) -> Iterator[None]:
+    with xp.session():
+        yield
+
+
+def test_sums_of_lazy_arrays(own_session: None) -> None:
     value = np.linspace(0.05, 0.15, ROWS * 3, dtype=np.float32).reshape(ROWS, 3)
     x, wide = xp.asarray(value), value.astype(float)
     for found, exact in (
