@@ -67,8 +67,8 @@ class _Symbol(Operators):
         return self.steps.add(make, [like], [TensorSpec(shape, self.dtype)])[0]
 
     def literal(self, value: Any) -> Any:
-        like = next(iter(self.steps.values))
-        return self.steps.add(methodcaller("literal", value), [like], [TensorSpec(value.shape, value.dtype)])[0]
+        like, spec = next(iter(self.steps.values)), getattr(value, "spec", None)  # numbers of open lengths have one
+        return self.steps.add(methodcaller("literal", value), [like], [spec or TensorSpec(value.shape, value.dtype)])[0]
 
 
 class _Step(NamedTuple):

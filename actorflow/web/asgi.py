@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, MutableMapping, Sequence
 from typing import Any, Protocol, TypeVar, Unpack
 from urllib.parse import quote
 
@@ -23,7 +23,7 @@ _WITHOUT_BODY = frozenset({204, 304})
 _IN_PATH = "/%:@!$&'()*+,;=~"
 
 
-def asgi(graph: Graph | Iterable[Graph], **options: Unpack[PageOptions]) -> ASGIPage:
+def asgi(graph: Graph | Sequence[Graph], **options: Unpack[PageOptions]) -> ASGIPage:
     """The live page of a graph as an ASGI application, to be mounted in another one or served by itself.
 
     Nothing is watched, and running the graph costs nothing more, until a browser connects. The graph must run on the

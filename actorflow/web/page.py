@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict, Unpack
 from urllib.parse import urlencode
 
@@ -186,7 +186,7 @@ class Pages(Guarded):
     """
 
     def __init__(
-        self, graphs: Iterable[Graph], *, own_names: Iterable[str] = (), **options: Unpack[PageOptions]
+        self, graphs: Sequence[Graph], *, own_names: Iterable[str] = (), **options: Unpack[PageOptions]
     ) -> None:
         super().__init__(own_names, **options)
         roots = [root_of(graph) for graph in graphs]
@@ -250,11 +250,13 @@ class Pages(Guarded):
 
 
 def page_of(
-    graphs: Graph | Iterable[Graph], own_names: Iterable[str] = (), **options: Unpack[PageOptions]
+    graphs: Graph | Sequence[Graph], own_names: Iterable[str] = (), **options: Unpack[PageOptions]
 ) -> Page | Pages:
     """The page of a graph, or the pages of several."""
-    if isinstance(graphs, Graph) or not isinstance(graphs, Iterable) or isinstance(graphs, str):
+    if isinstance(graphs, Graph):
         return Page(graphs, own_names=own_names, **options)
+    if not isinstance(graphs, list | tuple):  # a name, say, whose letters are no graphs
+        return Page(root_of(graphs), own_names=own_names, **options)  # type: ignore[arg-type]  # raises
     return Pages(graphs, own_names=own_names, **options)
 
 

@@ -7,7 +7,7 @@ import ipaddress
 import logging
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from http import HTTPStatus
@@ -56,7 +56,7 @@ def frame_url(url: str, ancestor: str) -> str:
 PAGE: web.AppKey[Page | Pages] = web.AppKey("page")
 
 
-def create_app(graph: Graph | Iterable[Graph], **options: Unpack[PageOptions]) -> web.Application:
+def create_app(graph: Graph | Sequence[Graph], **options: Unpack[PageOptions]) -> web.Application:
     """The live page of a graph as an aiohttp application, to be served or added to another one by ``add_subapp``.
 
     Nothing is watched, and running the graph costs nothing more, until a browser connects.
@@ -273,7 +273,7 @@ _HOW_TO_FRAME = (
 class Serving:
     """A page to be served inside ``async with``, or from `start` to the view's ``aclose``."""
 
-    def __init__(self, graph: Graph | Iterable[Graph], host: str, port: int, options: PageOptions) -> None:
+    def __init__(self, graph: Graph | Sequence[Graph], host: str, port: int, options: PageOptions) -> None:
         host, port = text("serve: host", host), whole("serve: port", port, 0, 65_535)
         self._graphs = graph if isinstance(graph, Graph) else tuple(graph)
         graphs = [self._graphs] if isinstance(self._graphs, Graph) else self._graphs
@@ -341,7 +341,7 @@ class Serving:
 
 
 def serve(
-    graph: Graph | Iterable[Graph], host: str = "127.0.0.1", port: int = 8080, **options: Unpack[PageOptions]
+    graph: Graph | Sequence[Graph], host: str = "127.0.0.1", port: int = 8080, **options: Unpack[PageOptions]
 ) -> Serving:
     """Serve a graph's live page from the running loop, or the pages of several graphs.
 

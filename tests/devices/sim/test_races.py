@@ -248,18 +248,18 @@ def test_a_race_is_not_run_nor_what_needs_its_result(w: World) -> None:
 
 
 def test_host_memory_is_forgotten_with_its_array(w: World) -> None:
-    from actorflow.devices.sim import races
+    from actorflow.devices.sim import memory
 
     gc.collect()
-    before = len(races._host)
+    before = len(memory._host)
     hosts = [np.zeros(4, "f") for _ in range(10)]
     for host in hosts:
         w.copy_in("feed", host[:4], w.x)
-    assert len(races._host) == before + 10
+    assert len(memory._host) == before + 10
     w.inbound.record().synchronize()
     del hosts, host
     gc.collect()
-    assert len(races._host) == before
+    assert len(memory._host) == before
 
 
 def test_what_the_host_has_seen_is_forgotten(w: World) -> None:
