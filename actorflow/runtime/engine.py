@@ -223,7 +223,6 @@ class Engine:
         """Key of a program; at most ``max_plans`` programs are kept, until the graph changes.
 
         Args:
-            lengths: The lengths that the ranks have agreed on, if they had to.
             lengths: Those that the ranks have agreed on, if they had to.
         """
         if self._revision != self.graph.revision or self._order != self.resources.order:
