@@ -189,7 +189,7 @@ async def test_the_plans_that_were_used_last_are_kept(is_run: bool) -> None:
                 graph.engine.program(None, rows(2))
             else:
                 await graph.run(rows(count))
-            kept.append([dict(lengths or ())["batch"] for _, _, lengths, *_ in graph.engine._programs])
+            kept.append([dict(key[2] or ())["batch"] for key in graph.engine._programs])
     assert kept == [[1], [1], [1, 2], [2, 1], [1, 3], [3, 1], [1, 2]]
     with pytest.raises(af.GraphError, match="max_plans must be at least 1"):
         doubled(max_plans=0)
