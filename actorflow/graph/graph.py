@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterable, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias, TypedDict, Unpack, cast, overload
@@ -1376,7 +1376,8 @@ class Graph:
     async def __aenter__(self) -> Self:
         from actorflow.runtime.engine import prepared
 
-        await prepared()  # else the first run would
+        with suppress(Exception):  # the first run tries again, and raises it
+            await prepared()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:

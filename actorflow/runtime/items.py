@@ -11,9 +11,8 @@ from actorflow.core import clock_ns
 from actorflow.loop import waits
 
 #: Results of items that follow each other within so many nanoseconds come in bursts, of so many at most: to wait for
-#: each of them would take longer than to compute it. What takes longer than some microseconds is held back by the end
-#: of a slice.
-QUICK_NS, BURST = 50_000, 64
+#: each of them would take longer than to compute it. Slower ones are held back by the end of a slice.
+QUICK_NS, BURST = 50_000, 16
 
 
 class Items:

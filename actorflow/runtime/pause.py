@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, Self
 
 from actorflow.errors import GraphError
-from actorflow.loop import ended_with, waits
+from actorflow.loop import end, ended_with, waits
 
 
 class Pause(NamedTuple):
@@ -242,7 +242,7 @@ class Ticket:
                 self._queue.check(self._dismissals)
             task.result()
         finally:
-            task.cancel()
+            end(task)
 
     def wake(self) -> None:
         """Look again."""
