@@ -51,16 +51,14 @@ class CudaOptions(DeviceOptions):
 class CudaSegment(segment.Segment):
     """Work of one lane on fixed buffers, as a CUDA graph, launched as one: ``lane.submit(segment, ...)``.
 
-    What may be in a segment:
+    Its kernels only launch: nothing reads a value back, synchronizes or copies from or to pageable memory. Its lane,
+    operations, kernels, shapes and buffers are the same every time; values that change from call to call are copied into these
+    buffers in front of the segment, and out of them behind it. It has no kernel that returns arrays of its own
+    (``returns``) and no function, whose arrays would be overwritten; no kernel whose result depends on the host, like
+    ``random`` ones, which are told the frame's number; and no call of cuBLAS, cuSOLVER, cuSPARSE or cuRAND through
+    CuPy, which refuses them while a stream is captured.
 
-    * kernels that only launch: nothing reads a value back, synchronizes or copies from or to pageable memory;
-    * the same lane, operations, kernels, shapes and buffers every time; what changes from call to call is copied into
-      these buffers in front of the segment, and copied out of them behind it;
-    * no kernel that returns arrays of its own (``returns``) and no function: what they give would be overwritten;
-    * no kernel whose result depends on the host, like ``random`` ones, which are told the frame's number;
-    * no call of cuBLAS, cuSOLVER, cuSPARSE or cuRAND through CuPy, which refuses them while a stream is captured.
-
-    What kernels allocate for themselves comes from a pool of the segment, so a replay overwrites no other memory.
+    Memory that kernels allocate for themselves comes from a pool of the segment, so a replay overwrites no other.
 
     Args:
         name: Its name, for messages.
