@@ -51,12 +51,12 @@ class CudaOptions(DeviceOptions):
 class CudaSegment(segment.Segment):
     """Work of one lane on fixed buffers, as a CUDA graph, launched as one: ``lane.submit(segment, ...)``.
 
-    Its kernels only launch: nothing reads a value back, synchronizes or copies from or to pageable memory. Its lane,
-    operations, kernels, shapes and buffers are the same every time; values that change from call to call are copied into these
-    buffers in front of the segment, and out of them behind it. It has no kernel that returns arrays of its own
-    (``returns``) and no function, whose arrays would be overwritten; no kernel whose result depends on the host, like
-    ``random`` ones, which are told the frame's number; and no call of cuBLAS, cuSOLVER, cuSPARSE or cuRAND through
-    CuPy, which refuses them while a stream is captured.
+    Its kernels only launch: nothing reads a value back, synchronizes or copies from or to pageable memory. Its
+    lane, operations, kernels, shapes and buffers are the same every time; values that change from call to call are
+    copied into these buffers in front of the segment, and out of them behind it. It has no kernel that returns
+    arrays of its own (``returns``) and no function, whose arrays would be overwritten; no kernel whose result
+    depends on the host, like ``random`` ones, which are told the frame's number; and no call of cuBLAS, cuSOLVER,
+    cuSPARSE or cuRAND through CuPy, which refuses them while a stream is captured.
 
     Memory that kernels allocate for themselves comes from a pool of the segment, so a replay overwrites no other.
 
