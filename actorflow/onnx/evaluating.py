@@ -101,7 +101,7 @@ _JOINING: dict[str, Callable[..., Any]] = {
         np.take(x, indices.astype(np.int64), attributes.get("axis", 0)), x.dtype
     ),
 }
-#: Those that give as many elements as they read, or fewer.
+#: Functions of operators that give as many elements as they read, or fewer.
 _MOVING: dict[str, Callable[..., Any]] = {
     "Reshape": _reshaped,
     "Slice": _sliced,
@@ -109,7 +109,7 @@ _MOVING: dict[str, Callable[..., Any]] = {
     "Transpose": lambda attributes, x: x.transpose(attributes.get("perm")),
     "Unsqueeze": lambda attributes, x, axes=None: np.expand_dims(x, _axes(attributes, axes) or ()),
 }
-#: What computes operators of arrays of lengths, too.
+#: Functions of operators that take arrays of lengths, too.
 OF_OBJECTS: dict[str, Callable[..., Any]] = {
     **_JOINING,
     **{operator: function for operator, function in _MOVING.items() if operator != "Transpose"},

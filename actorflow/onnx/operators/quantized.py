@@ -50,7 +50,7 @@ def rounded(node: Node, x: Value, zero: Value | None, dtype: np.dtype[Any]) -> V
         how = Convert(dtype.name, bool(node.attribute("saturate", 1)))
         return mapped(node, lambda x: node.graph.apply(how, x), x)
     info = limits(dtype)
-    # What has too many digits for a sum with a zero point is cut off; sums of 32 bits are exact in 64.
+    # Numbers with too many digits for a sum with a zero point are cut off; sums of 32 bits are exact in 64.
     wide = x.dtype if x.dtype == np.float32 and dtype.itemsize <= 2 else np.dtype(np.float64)
 
     def form(x: Any, *zeros: Any) -> Any:
