@@ -1,7 +1,7 @@
 """Numeric dataflow graphs on the application's own asyncio loop.
 
-Every name is imported when it is first used: ``import actorflow`` itself is nearly free, and what a program does not
-use (such as the live page) is never loaded.
+Every name is imported when it is first used: ``import actorflow`` itself is nearly free, and modules a program does not
+use (such as the live page) are never loaded.
 """
 
 from __future__ import annotations

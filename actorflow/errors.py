@@ -3,23 +3,23 @@
 ::
 
     ActorflowError
-    ├── GraphError (ValueError)              the graph, or what is asked of it, is wrong
+    ├── GraphError (ValueError)              the graph, or a request to it, is wrong
     │   ├── CycleError                       .cycle
     │   ├── ShapeError
     │   │   └── AxisError (IndexError)       an array has no such axis
     │   ├── DTypeError (TypeError)
     │   ├── PlaceError
     │   └── FeedError
-    ├── KernelNotFoundError (LookupError)    lists what is registered
+    ├── KernelNotFoundError (LookupError)    lists the registered ones
     ├── DeviceError (RuntimeError)
     │   ├── DeviceUnavailableError
-    │   ├── OutOfMemoryError (MemoryError)   a plan can never fit its budget; shows what takes how much
+    │   ├── OutOfMemoryError (MemoryError)   a plan can never fit its budget; shows the largest values
     │   └── RaceError                        work on a simulated device is not ordered; names both ops
     ├── OpError (RuntimeError)               .op, .op_name, .frame, .updated, .replay(), .to_graph(), .__cause__
-    │   ├── NotFiniteError                   .inputs, .results: an op made a NaN or an infinity of what has none
+    │   ├── NotFiniteError                   .inputs, .results: an op made a NaN or an infinity of inputs without
     │   └── OpTimeoutError (TimeoutError)    one call took longer than its op's timeout
-    ├── RunTimeoutError (TimeoutError)       a run took longer than its timeout; lists what it waited for
-    ├── StallError (RuntimeError)            a run made no progress; lists what it waited for
+    ├── RunTimeoutError (TimeoutError)       a run took longer than its timeout; lists the ops it waited for
+    ├── StallError (RuntimeError)            a run made no progress; lists the ops it waited for
     ├── RunCancelledError (RuntimeError)     .frame, .updated: `Graph.cancel` has ended a run
     ├── QueueFullError (RuntimeError)        .waiting_rows, .queue_rows: too many rows wait for batched runs
     ├── SessionsFullError (RuntimeError)     .sessions, .waiting: a session found no slot in time
@@ -29,7 +29,7 @@
     ├── TransportError (RuntimeError)        messages between ranks
     │   ├── PeerLostError                    .rank: a rank has died, or does not answer
     │   └── PeerFailedError                  .rank: a frame cannot end, as that rank has given it up or left; says why
-    ├── PipelineError (ValueError)           a data pipeline, or what is asked of it, is wrong
+    ├── PipelineError (ValueError)           a data pipeline, or a request to it, is wrong
     ├── StageError (RuntimeError)            .stage, .number, .item, .__cause__: a call of a pipeline's stage failed
     │   └── StageTimeoutError (TimeoutError) one call took longer than its stage's timeout
     ├── DataError (ValueError)               a data file is missing or malformed
@@ -146,7 +146,7 @@ def _brief(item: Any) -> str:
 
 
 def visible(text: str, *, lines: bool = False) -> str:
-    r"""A text in which nothing is hidden: what is not printable is written as `repr` does, ``\u202e`` for example.
+    r"""A text in which nothing is hidden: unprintable characters are written as `repr` does, ``\u202e`` for example.
 
     Names of lanes and stages, messages of errors and the like come from anywhere. Shown as they are, they could turn
     the text around them, move a terminal's cursor, or look like other ones. The live page does the same in
@@ -197,7 +197,7 @@ _Error = TypeVar("_Error", bound=ActorflowError)
 
 
 def _packed(value: object) -> bytes | None:
-    """A pickle of its own, so that what cannot be pickled, or not be read, is missed alone."""
+    """A pickle of its own, so that a part that cannot be pickled or read is missed alone."""
     try:
         return pickle.dumps(value)
     except BaseException:  # noqa: BLE001  an object's own methods may raise anything
@@ -222,7 +222,7 @@ def _restored(kind: type[_Error], args: tuple[Any, ...], attributes: Mapping[str
 
 
 class GraphError(ActorflowError, ValueError):
-    """The graph, or what is asked of it, is wrong; raised before anything runs."""
+    """The graph, or a request to it, is wrong; raised before anything runs."""
 
 
 class CycleError(GraphError):
@@ -268,7 +268,7 @@ class FeedError(GraphError, page="running"):
 
 
 class KernelNotFoundError(ActorflowError, LookupError, page="own-operations"):
-    """No kernel is registered for what the plan needs."""
+    """No kernel is registered for a call that the plan needs."""
 
 
 class DeviceError(ActorflowError, RuntimeError, page="devices"):
@@ -286,7 +286,7 @@ class DeviceUnavailableError(DeviceError):
 
 
 class OutOfMemoryError(DeviceError, MemoryError, page="memory"):
-    """A plan can never fit the memory budget, or a device has no room; the message shows what takes how much."""
+    """A plan can never fit the memory budget, or a device has no room; the message shows the largest values."""
 
 
 class RaceError(DeviceError, page="sim"):
@@ -398,9 +398,9 @@ class OpError(ActorflowError, RuntimeError, page="errors"):
         """Run the failed call again, alone, on the arrays that it had, for instance in a debugger.
 
         Returns:
-            What the function or kernel returns; a coroutine for an async function.
+            The result of the function or kernel; a coroutine for an async function.
         Raises:
-            What it raises.
+            The exceptions of the function or kernel.
             GraphError: if the inputs are not there: after a timeout, which is not a failed call, or in another process.
 
         Example:
@@ -456,8 +456,8 @@ class NotFiniteResultError(FloatingPointError):
         self, what: str, inputs: Mapping[str, HeldValues] | None = None, results: Sequence[HeldValues] = ()
     ) -> None:
         super().__init__(what)
-        self.inputs = inputs or {}  # what the inputs hold, by the names of their blobs
-        self.results = tuple(results)  # what the results hold
+        self.inputs = inputs or {}  # by the names of their blobs
+        self.results = tuple(results)
 
 
 class NotFiniteError(OpError, page="nan"):
@@ -479,7 +479,7 @@ class NotFiniteError(OpError, page="nan"):
 class OpTimeoutError(OpError, TimeoutError, page="stalls"):
     """One call of an op took longer than the op's timeout.
 
-    An async function has been cancelled. A thread cannot be stopped: it goes on, and what it computes is dropped.
+    An async function has been cancelled. A thread cannot be stopped: it goes on, and its result is dropped.
     """
 
     def __init__(self, op: Op, timeout_s: float) -> None:
@@ -488,11 +488,11 @@ class OpTimeoutError(OpError, TimeoutError, page="stalls"):
 
 
 class RunTimeoutError(ActorflowError, TimeoutError, page="stalls"):
-    """A run took longer than its ``timeout``; the message lists what it waited for."""
+    """A run took longer than its ``timeout``; the message lists the ops it waited for."""
 
 
 class StallError(ActorflowError, RuntimeError, page="stalls"):
-    """A run made no progress for longer than the graph's limit; the message lists what it waited for."""
+    """A run made no progress for longer than the graph's limit; the message lists the ops it waited for."""
 
 
 class RunCancelledError(ActorflowError, RuntimeError):
@@ -599,11 +599,11 @@ class PeerFailedError(TransportError):
 
 
 class DataError(ActorflowError, ValueError, page="data"):
-    """A data file is missing or malformed; the message names the file and what was expected."""
+    """A data file is missing or malformed; the message names the file and the form expected."""
 
 
 class PipelineError(ActorflowError, ValueError, page="pipelines"):
-    """A data pipeline, or what is asked of it, is wrong."""
+    """A data pipeline, or a request to it, is wrong."""
 
 
 class StageError(ActorflowError, RuntimeError, page="pipelines"):
@@ -636,7 +636,7 @@ class StageError(ActorflowError, RuntimeError, page="pipelines"):
 class StageTimeoutError(StageError, TimeoutError):
     """One call of a stage took longer than the stage's timeout.
 
-    An async function has been cancelled. A thread or another process goes on, and what it gives is dropped.
+    An async function has been cancelled. A thread or another process goes on, and its result is dropped.
     """
 
     def __init__(self, stage: str, kind: str, site: object, number: int, item: Any, timeout_s: float) -> None:
@@ -653,7 +653,7 @@ class MissingExtraError(ActorflowError, ImportError):
 
 
 def require(module: str, *, extra: str, purpose: str) -> ModuleType:
-    """Import an optional dependency; raises MissingExtraError saying what needs it and how to install it."""
+    """Import an optional dependency; raises MissingExtraError naming its user and the command that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
@@ -668,7 +668,7 @@ def require(module: str, *, extra: str, purpose: str) -> ModuleType:
 #
 # One function per kind. A public call has all its arguments checked before it takes or changes anything, and goes on
 # with the plain numbers that it gets back: those of foreign types may raise whenever they are compared. ``name`` is the
-# argument's, and ``error`` is made of the message if it is out of range; what is of another type is a TypeError.
+# argument's, and ``error`` is made of the message if it is out of range; a value of another type is a TypeError.
 
 
 def whole(
@@ -679,7 +679,7 @@ def whole(
     *,
     error: Callable[[str], Exception] = GraphError,
 ) -> int:
-    """A whole number that a caller has given: an int, one of NumPy, or what else has ``__index__``; no bool."""
+    """A whole number that a caller has given: an int, one of NumPy, or another type with ``__index__``; no bool."""
     try:
         number = int(operator.index(value))  # type: ignore[arg-type]
     except Exception:  # noqa: BLE001  whatever an object's own method raises

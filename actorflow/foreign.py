@@ -1,4 +1,4 @@
-"""Names that other libraries have for what is here, and what it is called here: for messages about missing names."""
+"""Names in other libraries, and their counterparts here: for messages about missing names."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ _ROOT = {
 }
 
 NO_VALUE = "a blob has no value while the graph is defined: result = graph.run_sync(feeds), then result[blob]"
-#: By the module of its functions, what a method of an array elsewhere is called here.
+#: By the module of its functions, the name here of a method of arrays elsewhere.
 METHODS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "actorflow.ops": dict.fromkeys(
@@ -204,7 +204,7 @@ METHODS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     }
 )
 
-#: By module, what a foreign name is called here: the name of an attribute of the same module, or what to use instead.
+#: By module, the counterpart of a foreign name: the name of an attribute of the same module, or advice.
 HINTS: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "actorflow": _ROOT,
@@ -224,7 +224,7 @@ _HOMES = ("actorflow", "actorflow.nn", "actorflow.ops", "actorflow.data", "actor
 
 
 def missing(module: str, name: str) -> NoReturn:
-    """Raise the error of a module's attribute that is not there, with what may have been meant.
+    """Raise the error of a module's attribute that is not there, with the name that may have been meant.
 
     ``from module import name`` drops the message of an AttributeError and says less; it gets an ImportError.
     """
@@ -245,7 +245,7 @@ def in_graphs(name: str) -> str:
 
 
 def missing_method(owner: type, module: str, name: str) -> NoReturn:
-    """Raise the error of an object's attribute that is not there, with what may have been meant."""
+    """Raise the error of an object's attribute that is not there, with the name that may have been meant."""
     text = f"{owner.__name__!r} object has no attribute {name!r}"
     if name.startswith("_"):
         raise AttributeError(text, name=name)

@@ -73,7 +73,7 @@ def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def is_fixed(array: Any) -> bool:
-    """Return whether nothing can write to the memory of an array: it is read-only, and so is what it is a view of."""
+    """Return whether nothing can write to the memory of an array: it and any array it is a view of are read-only."""
     while type(array) is np.ndarray and not array.flags.writeable:
         if array.base is None:
             return bool(array.flags.owndata)
@@ -84,7 +84,7 @@ def is_fixed(array: Any) -> bool:
 def from_host_exchange(value: Any, what: str) -> npt.NDArray[Any]:
     """A value that an application gave for a blob in the host's memory, as a NumPy array on the same memory.
 
-    What has no array's protocol (numbers, nested lists) becomes an array as NumPy makes it.
+    A value without an array's protocol (numbers, nested lists) becomes an array as NumPy makes it.
 
     Raises:
         PlaceError: if it is in the memory of another device.

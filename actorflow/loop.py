@@ -1,7 +1,7 @@
 """Programs: a coroutine on an event loop of its own; long work on a loop, in slices of its time; the ends of tasks.
 
 A task may tidy up when it has been told to end, and that takes its time. So it is told once, whoever tells it (`end`),
-and waited for (`wait_out`). What belongs to a loop that was closed never goes on, and nothing there can be told: it is
+and waited for (`wait_out`). Work of a loop that was closed never goes on, and nothing there can be told: it is
 left alone (`end`, `waits`).
 """
 
@@ -64,7 +64,7 @@ def run(main: Coroutine[Any, Any, _T], *, debug: bool | None = None) -> _T:
     with _Interrupts() as interrupts:
         try:
             with asyncio.Runner(debug=debug, loop_factory=_loop_factory()) as runner:
-                is_coroutine = asyncio.iscoroutine(main)  # the loop refuses what is none
+                is_coroutine = asyncio.iscoroutine(main)  # the loop refuses anything else
                 program = _kept_apart(main, failure) if is_coroutine else main
                 result = interrupts.run(runner.get_loop(), program)
             if failure:
@@ -179,7 +179,7 @@ def at_once(work: Steps[_T]) -> _T:
 
 
 async def in_slices(work: Steps[_T]) -> _T:
-    """Do some work in slices of about a millisecond, between which the loop does what else it has to.
+    """Do some work in slices of about a millisecond, between which the loop does its other work.
 
     Returns its result.
 
@@ -238,9 +238,7 @@ async def wait_out(tasks: Iterable[asyncio.Task[Any]]) -> None:
     cancelled, as a scope of anyio does in each turn of the loop. Those of closed loops never end, and are left out.
     """
     cancelled: asyncio.CancelledError | None = None
-    left = {
-        task for task in tasks if not task.get_loop().is_closed()
-    }  # those done, too: what follows from it comes first
+    left = {task for task in tasks if not task.get_loop().is_closed()}  # those done, too: its callbacks come first
     while left:
         try:
             await asyncio.wait(left)

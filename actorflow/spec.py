@@ -24,11 +24,11 @@ from actorflow.errors import DTypeError, ShapeError
 Lengths: TypeAlias = tuple[tuple[str, int], ...]
 #: Axes of an array, at most: NumPy has no more.
 MOST_AXES = 64
-#: A length that stands for any one when it is asked for what depends on it, such as ``n > 3``, or what may divide it.
+#: Stands for any length where one is asked for an answer, such as ``n > 3``, or for divisors.
 _LONG = math.lcm(*range(1, 51))
 #: Most names and parts that a formula may have: one that grows without end, as a file could make it, ends in an error.
 _MOST_PARTS = 1_000
-_MOST_DEPTH = 50  # parts in parts of a formula: well within what recursion takes on every Python
+_MOST_DEPTH = 50  # parts in parts of a formula: well within the recursion limit of every Python
 #: Terms of a sum that is not looked at for that: parts and products of lengths are, and most lengths have no more.
 _FEW_TERMS = 4
 #: Whether two lengths that may be equal are taken as equal.
@@ -158,7 +158,7 @@ _Product: TypeAlias = tuple[_Atom, ...]
 
 
 class Pending:
-    """Base of what stands for something else until the lengths of open axes are known."""
+    """Base of objects that stand for others until the lengths of open axes are known."""
 
     __slots__ = ()
 
@@ -171,7 +171,7 @@ class Length(Pending):
     """The length of an open axis, or one that follows from such lengths.
 
     ``==`` compares the formulas: it is true if two are equal whatever the axes' lengths are. Where that is not known,
-    ``<``, ``>`` and the truth value answer as for long axes; what has relied on that is checked when a plan is made,
+    ``<``, ``>`` and the truth value answer as for long axes; the answers are checked when a plan is made,
     for the lengths that there are then.
     """
 
@@ -191,7 +191,7 @@ class Length(Pending):
 
     @classmethod
     def of_formula(cls, formula: Any) -> Length:
-        """The length of a formula that may be anything; raises ShapeError if it is not what `formula` gives."""
+        """The length of a formula that may be anything; raises ShapeError if it is not a result of `formula`."""
         try:
             found = _made({tuple(sorted(map(_atom, atoms), key=str)): _factor(each) for each, *atoms in formula})
         except ShapeError:
@@ -305,7 +305,7 @@ class Length(Pending):
     def __bool__(self) -> bool:
         return self > 0
 
-    # -- what needs the number -----------------------------------------------------------------------------------------
+    # -- the number is needed -----------------------------------------------------------------------------------------
 
     def __index__(self) -> int:
         raise self._unknown("an integer")
@@ -357,7 +357,7 @@ def rows_axis(spec: TensorSpec, what: str) -> tuple[int, TensorSpec]:
 
 
 def at(value: Any, lengths: Mapping[str, int]) -> Any:
-    """A length as a number; what holds some, such as shapes, types and operations, with numbers in their place."""
+    """A length as a number; shapes, types and operations that hold some with numbers in their place."""
     if isinstance(value, Pending):
         return value.at(lengths)
     if isinstance(value, tuple):
@@ -432,7 +432,7 @@ def may_equal(left: Any, right: Any) -> bool:
 
 @contextmanager
 def assumed() -> Iterator[None]:
-    """Take lengths that may be equal as equal inside the ``with`` block: what cannot be decided is checked later."""
+    """Take lengths that may be equal as equal inside the ``with`` block: the undecided is checked later."""
     token = _assumes.set(True)
     try:
         yield
@@ -515,7 +515,7 @@ class Follows(Pending):
 
 
 def following(function: Callable[..., Any], *given: Any) -> Any:
-    """``function(*given)``; where lengths of open axes are among what is given, that once they are known."""
+    """``function(*given)``; where lengths of open axes are given, the result once they are known."""
     return Follows(function, given) if axes_in(given) else function(*given)
 
 
@@ -580,7 +580,7 @@ def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
 
 
 def _complexity(length: Any) -> tuple[int, int]:
-    """Order of lengths that are taken as equal: numbers first, then axes, then what follows from them."""
+    """Order of lengths that are taken as equal: numbers first, then axes, then formulas of them."""
     return (0 if not isinstance(length, Length) else 1 if length.name else 2), len(str(length))
 
 
@@ -684,7 +684,7 @@ def _order(term: tuple[_Product, int]) -> tuple[int, tuple[str, ...]]:
 
 
 def _divided(left: Any, right: Any) -> Any:
-    """The floor division, as far as it leaves no rest, and a part for what is left."""
+    """The floor division, as far as it leaves no rest, and a part for the rest."""
     if isinstance(right, int | np.integer):
         if not right:
             raise ZeroDivisionError(f"{left} // 0")

@@ -1,11 +1,11 @@
-"""Threads, and what forks do to them.
+"""Threads, and how forks change them.
 
 All threads are started here, so that none is taken for running that is not.
 
 The child of an ``os.fork()`` has the memory of its parent, and of its threads only the one that forked. An object that
-keeps threads, or work that they have, is notified in the child (`forget_in_child`) and forgets them: what is asked for
-later begins anew there, and what was under way belongs to the parent. A lock that another thread holds at the fork
-would never be released in the child, and what it guards might be half changed; so a fork waits for such locks
+keeps threads, or work that they have, is notified in the child (`forget_in_child`) and forgets them: threads asked for
+later begin anew there, and work under way belongs to the parent. A lock that another thread holds at the fork
+would never be released in the child, and the data it guards might be half changed; so a fork waits for such locks
 (`held_at_fork`).
 """
 
@@ -39,10 +39,10 @@ class Simulation:
     Attributes:
         work: Called with a lane that is given work, which it is to do; None where threads do it.
         call_at: Has something called at a time of `actorflow.core.clock_ns`; None where threads wait for it.
-        disk: Called before each step of writing a file: "write", "flush", "replace", the path, and what it replaces. It
-            raises what the step fails with, and nothing is flushed.
+        disk: Called before each step of writing a file: "write", "flush", "replace", the path, the one it replaces. It
+            raises the error of the step, and nothing is flushed.
         loop: The loop that does all this; None where threads have their own.
-        forgets: Called as a simulation begins, for caches that decide what is done in which order.
+        forgets: Called as a simulation begins, for caches that decide the order of work.
     """
 
     work: Callable[[Any], None] | None = None
@@ -101,7 +101,7 @@ def is_own() -> bool:
 
 
 async def in_thread(work: Callable[[], _T]) -> _T:
-    """Call ``work()`` in a thread of the loop's executor, with the caller's context; returns or raises what it does.
+    """Call ``work()`` in a thread of the loop's executor in the caller's context; gives its result or raises its error.
 
     Raises:
         DeviceError: if the executor has no thread and the system none to give; the work is not done then.

@@ -1,7 +1,7 @@
 """Checkpoints: all that a graph's next frame depends on, in one file that is whole or not there.
 
 A file has every variable by name, with shape and dtype (weights, optimizer states, running statistics, steps), the
-number of the next frame, which random streams depend on, and what the application says of its place in the data. Its
+number of the next frame, which random streams depend on, and the application's place in the data. Its
 format is safetensors, which many tools read; the extra `checkpoint` brings the package that writes and reads it.
 
 `save_checkpoint` and `load_checkpoint` are for single files, `Checkpoints` for a folder that keeps the last ones, also

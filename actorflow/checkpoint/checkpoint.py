@@ -1,4 +1,4 @@
-"""Checkpoint of a graph in one file: what the graph is between two frames, saved while it runs."""
+"""Checkpoint of a graph in one file: its state between two frames, saved while it runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Position = Mapping[str, Any]
 
 
 def position_text(position: Position | None) -> str:
-    """A position as JSON; raises CheckpointError naming the key of what JSON would not give back as it is."""
+    """A position as JSON; raises CheckpointError naming the key of a value that JSON would change."""
     plain = dict(position or {})
     try:
         _check(plain, "position")
@@ -57,7 +57,7 @@ _T = TypeVar("_T")
 
 
 def write(path: Path, values: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-    """Write values by name, wherever they are, and what the file says besides; blocks; raises CheckpointError."""
+    """Write values by name, wherever they are, and the file's metadata; blocks; raises CheckpointError."""
     arrays = {name: to_numpy(value) for name, value in values.items()}
     try:
         write_atomically(path, lambda temporary: write_file(temporary, arrays, metadata))
@@ -66,7 +66,7 @@ def write(path: Path, values: Mapping[str, Any], metadata: Mapping[str, str]) ->
 
 
 async def save_checkpoint(graph: Graph, path: str | os.PathLike[str], position: Position | None = None) -> None:
-    """Save a graph to a file, while it runs: what it is after all frames started before this, and before all others.
+    """Save a graph to a file, while it runs: its state after all frames started before this, and before all others.
 
     No frame waits for that, and the file is written in a thread. It replaces one of its name only when it is whole.
 
@@ -74,7 +74,7 @@ async def save_checkpoint(graph: Graph, path: str | os.PathLike[str], position: 
         graph: Any graph of the root; all variables of the root are saved, of a graph that several ranks run those whose
             place is on this rank.
         path: The file, ``.safetensors`` by custom; one for each rank.
-        position: Where the application is in its data, for `load_checkpoint` to give back: what JSON can hold and gives
+        position: Place of the application in its data, for `load_checkpoint` to return: a value JSON can hold and gives
             back as it was, so keys are texts, and sequences lists.
     Raises:
         CheckpointError: if the file cannot be written, a variable's dtype cannot be stored, or ``position`` is not
@@ -128,7 +128,7 @@ class PendingSnapshot(NamedTuple):
 
     names: tuple[str, ...]  # names of the variables in the file
     values: Awaitable[list[Any]]  # gives the variables' values
-    metadata: dict[str, str]  # what the file says besides
+    metadata: dict[str, str]  # of the file
 
     async def save(self, path: Path) -> None:
         """Wait for the values and write the file, in a thread; raises as `save_checkpoint` does."""
@@ -152,7 +152,7 @@ async def to_the_end(work: Callable[[], _T]) -> _T:
         await wait_out([task])
     except asyncio.CancelledError:
         if not task.cancelled():
-            task.exception()  # the cancellation is what is told
+            task.exception()  # the cancellation is told instead
         raise
     return task.result()
 
@@ -275,7 +275,7 @@ class Fitting(NamedTuple):
 
 
 async def load_checkpoint(graph: Graph, path: str | os.PathLike[str], *, strict: bool = True) -> Checkpoint:
-    """Put a file's values into the variables of a graph; what it runs next is what ran after the file was saved.
+    """Put a file's values into the variables of a graph; its next run is the one after the file was saved.
 
     The file is read in a thread. Any safetensors file will do whose names are those of variables; without a frame's
     number the graph's goes on. A copy of a variable (`Graph.replica`, data parallel) that the file does not have gets
@@ -371,7 +371,7 @@ def read(
 
 
 def put(root: Graph, content: Fitting) -> Checkpoint:
-    """Assign what has been read; raises GraphError if frames are in flight."""
+    """Assign the values read; raises GraphError if frames are in flight."""
     assign(root, content.arrays)
     if content.checkpoint.frame is not None:
         root.engine.next_number = content.checkpoint.frame

@@ -32,7 +32,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """Write a file in a folder beside its place, and move it there when all of it is on the disk.
 
     Raises:
-        OSError: if that fails; nothing is left behind, and what a killed process left is cleared.
+        OSError: if that fails; nothing is left behind, and the rest of a killed process is cleared.
     """
     number = next(_numbers)
     folder = path.with_name(f".{path.name}.{os.getpid()}-{number}.tmp")
@@ -45,7 +45,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         write(temporary)
         # A writer that goes by way of a temporary file gives it that one's mode: the owner's alone.
         temporary.chmod(folder.stat().st_mode & 0o666)
-        _sync(temporary, os.O_RDWR)  # Windows wants to write what it flushes
+        _sync(temporary, os.O_RDWR)  # Windows flushes only files open for writing
         _begin("replace", temporary, path)
         os.replace(temporary, path)
     finally:
@@ -107,7 +107,7 @@ _FLOATS = {code: name for name, code in _CODES.items() if code in ("F16", "F32",
 #: Names of the checksums in the metadata: of the tensors, and of the other metadata.
 _CRCS, _OWN_CRC = "crc32", "metadata_crc32"
 
-#: Version of what the metadata say.
+#: Version of the metadata.
 FORMAT = "1"
 _LONGEST_HEADER = 100_000_000  # bytes of a file's table of contents; the format allows no more
 
@@ -115,7 +115,7 @@ Array = npt.NDArray[Any]
 
 
 class DamagedError(CheckpointError):
-    """A file is not what was written: cut off, changed, or no checkpoint at all."""
+    """A file is not as it was written: cut off, changed, or no checkpoint at all."""
 
     def __init__(self, path: Path, problem: str) -> None:
         super().__init__(f"{path}: {problem}", page="files" if path.suffix == ".af" else None)
@@ -199,7 +199,7 @@ def read_file(path: Path) -> Content:
     """Read a file and check it; those that other programs wrote have no checksums.
 
     Raises:
-        CheckpointError: if the file cannot be read; `DamagedError` if it is not what was written.
+        CheckpointError: if the file cannot be read; `DamagedError` if it is not as it was written.
         MissingExtraError: if safetensors is not installed.
     """
     try:
@@ -227,7 +227,7 @@ def parsed(path: Path, content: bytes) -> Content:
 
 
 def read_outline(path: Path) -> Outline:
-    """Read what is in a file, without the values: a few kilobytes, however large it is.
+    """Read a file's table of contents, without the values: a few kilobytes, however large it is.
 
     The metadata are checked; the rest is where the values are read. Raises as `read_file` does.
     """
@@ -258,7 +258,7 @@ def read_json(text: Any, counted: str = "[{,", **options: Any) -> Any:
         options: As for `json.loads`.
     Raises:
         ValueError: if it is not JSON, is nested too deep, or has so many values that they would take far more memory
-            than the text; in what is written here, a value has some ten letters.
+            than the text; in files written here, a value has some ten letters.
         TypeError: if it is not a text.
     """
     if isinstance(text, bytes):
@@ -320,9 +320,9 @@ class Part(NamedTuple):
     rank: int = 0  # that saved it
     ranks: int = 1  # how many saved together
     frame: int | None = None  # number of the next frame there; None in weights, and in files of others
-    position: dict[str, Any] | None = None  # what the application said of its place in the data; None as above
-    replicas: Mapping[str, str] = {}  # names of copies, with the name of what they are copies of
-    states: frozenset[str] = frozenset()  # names of what only a training needs
+    position: dict[str, Any] | None = None  # the application's place in the data; None as above
+    replicas: Mapping[str, str] = {}  # names of copies, with the name of the variable that each copies
+    states: frozenset[str] = frozenset()  # names of values that only a training needs
 
 
 class Values(NamedTuple):
@@ -387,7 +387,7 @@ def find(paths: Sequence[Path], wanted: Wanted, *, every: bool = False, converts
 def check_fit(
     what: str, found: Values, missing: Sequence[str], unexpected: Sequence[str], strict: bool, known: Collection[str]
 ) -> None:
-    """Check that what was found can be loaded; raises CheckpointError, saying all that does not fit."""
+    """Check that values fit; raises CheckpointError, naming all that do not."""
     problems = list(found.problems)
     count = len(found.parts)
     lacks = ("it lacks", "the file lacks")[count] if count < 2 else f"the {count} files lack"

@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 
 
 class _Saved(NamedTuple):
-    """A checkpoint: what ``size`` ranks have saved at a step."""
+    """A checkpoint: the files that ``size`` ranks have saved at a step."""
 
     step: int
     size: int
@@ -50,10 +50,10 @@ class Checkpoints:
     """The last checkpoints of a graph, each under the number of its step, in a folder of their own.
 
     One job at a time may save into a folder. Of a graph that several ranks run, each saves its own variables in a
-    folder within, ``rank-1-of-4`` say, and all must save and load the same steps; what is loaded is the last one that
+    folder within, ``rank-1-of-4`` say, and all must save and load the same steps; it loads the last one that
     all have saved. These folders may be on disks of the ranks' own.
 
-    Any number of ranks can load what any other number has saved, if all of them see all files: each takes the values of
+    Any number of ranks can load a checkpoint of any other number, if all see all files: each takes the values of
     its variables, by name, from where they are. See `load`.
 
     Args:
@@ -143,7 +143,7 @@ class Checkpoints:
             step: Its number, more than those of the files that are there; a file of the same step is replaced.
             position: As for `save_checkpoint`.
         Returns:
-            A task that ends with the file's path, and raises what `save_checkpoint` does. Await it some time. The first
+            A task that ends with the file's path or an error of `save_checkpoint`. Await it some time. The first
             one after a load that found files of a step not all ranks had waits until all ranks have deleted theirs; it
             raises PeerLostError or PeerFailedError if one of them ends before.
         Raises:
@@ -159,7 +159,7 @@ class Checkpoints:
             >>> async def main():
             ...     async with graph:
             ...         _ = await graph.run({x: 1})
-            ...         saved = checkpoints.save(1)  # what the graph is now
+            ...         saved = checkpoints.save(1)  # the graph as it is now
             ...         _ = await graph.run({x: 1})  # does not wait for the file
             ...         print((await saved).exists(), total.value)
             ...         await checkpoints.load()
@@ -193,9 +193,9 @@ class Checkpoints:
         """Load the last checkpoint.
 
         Where another number of ranks has saved it, each rank takes its variables, by name, from whichever files have
-        them: wherever they lived, weights, optimizer states, steps. Of what is copied (data parallel, `Graph.replica`)
+        them: wherever they lived, weights, optimizer states, steps. Of copies (data parallel, `Graph.replica`)
         a new copy gets the value of the first, and copies too many are left out. The number of the next frame is the
-        largest that a rank had. What the ranks said of their places in the data is in ``positions``.
+        largest that a rank had. The ranks' places in the data are in ``positions``.
 
         Args:
             step: Another one.
@@ -203,7 +203,7 @@ class Checkpoints:
             fallback: Whether to take the one before where a file is damaged. Such files are logged, and renamed so that
                 they are out of the way.
         Returns:
-            What was loaded; None if there is nothing.
+            The checkpoint loaded; None if there is none.
         Raises:
             CheckpointError, GraphError: as for `load_checkpoint`, on all ranks if on one of them; if there is no such
                 step; if all are damaged; if there are files, but of no step all, unless as many ranks have ended while
@@ -286,7 +286,7 @@ class Checkpoints:
         self._leftovers, self._any_leftovers = paths, True
 
     async def _everywhere(self, topic: str, work: Callable[[], _T], tell: Callable[[_T], Any]) -> tuple[_T, list[Any]]:
-        """Do blocking work on all ranks; what it gave here, and what all tell of theirs."""
+        """Do blocking work on all ranks; its result here, and the report of each."""
         problem: Exception | None = None
         answer: dict[str, Any] = {}
         try:
@@ -360,7 +360,7 @@ class Checkpoints:
         return frozenset(self._whole)
 
     def _prepare(self) -> None:
-        """Make the folder, and delete what a killed process left; raises CheckpointError if that fails."""
+        """Make the folder, and delete the rest of a killed process; raises CheckpointError if that fails."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             for path in self.folder.iterdir():
@@ -374,7 +374,7 @@ class Checkpoints:
         self._leftovers = []
 
     def _prune(self, known: frozenset[int]) -> None:
-        """Delete what is older than the last ``keep`` that are whole: this rank's files, and those of other numbers."""
+        """Delete checkpoints older than the last ``keep`` whole ones: this rank's files, and other numbers'."""
         if self.keep is None:
             return
         visible = self._visible()

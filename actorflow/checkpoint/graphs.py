@@ -1,4 +1,4 @@
-"""Graphs as files: what a graph is, and the values that it goes on from, for another process.
+"""Graphs as files: the structure of a graph, and the values that it goes on from, for another process.
 
 A file is a zip of the graph's structure as JSON and of all arrays as safetensors, stored as they are, so that what a
 member takes in memory is what it takes in the file: nothing is compressed, or unpacked to the disk. It has nothing
@@ -189,7 +189,7 @@ class Part(NamedTuple):
 async def save_graph(
     graph: Graph, path: str | os.PathLike[str], fetch: Fetch | Mapping[str, Any], inputs: Mapping[str, Any] | None
 ) -> None:
-    """Save a graph, or what some targets need of it, while it runs; see `Graph.save`."""
+    """Save a graph, or the part that some targets need, while it runs; see `Graph.save`."""
     require_format()
     part = _part_of(graph, fetch, inputs)
     root, variables = part.root, part.variables
@@ -409,19 +409,19 @@ async def load(
 ) -> Graph:
     """Load the graph that `Graph.save` has written; the file is read, and the graph built, in a thread.
 
-    What it computes is what the saved one would have computed next, to the bit: variables have their values, and random
+    It computes the next results of the saved one, to the bit: variables have their values, and random
     streams go on. `Model.of` gives its inputs and outputs by the names that the file has.
 
     Args:
         path: The file.
         functions: Functions, and classes of operations, that the file may name, by themselves or as
-            ``module:qualname``: what a file names is called when the graph runs. Those of this package need no leave.
-        memory_budget: Of the graph, see `Graph`; None for what the file says.
+            ``module:qualname``: functions a file names are called when the graph runs. This package's need no leave.
+        memory_budget: Of the graph, see `Graph`; None for the file's.
         max_plans: Likewise.
     Raises:
         GraphError: if a number is not positive.
-        CheckpointError: if the file cannot be read, is damaged or of another version; if it names what is not allowed,
-            or not there; if an op, a blob or a tensor is not what the others make of it.
+        CheckpointError: if the file cannot be read, is damaged or of another version; names a function not allowed,
+            or not there; if an op, a blob or a tensor does not fit the others.
         MissingExtraError: if safetensors is not installed.
     Cancellation: once the file is being read, that is done to its end before CancelledError is raised.
 
@@ -781,7 +781,7 @@ class _Builder:
             op._connect_outputs(outputs)
 
     def _check_variable(self, record: dict[str, Any]) -> None:
-        """Check where its value is, and say what it is a copy of."""
+        """Check where its value is, and note the variable it copies."""
         nodes, rank, saved_on = self._graph._store.nodes, self._graph.world.rank, self._structure["rank"]
         variable = nodes[record["name"]]
         assert isinstance(variable, Variable)

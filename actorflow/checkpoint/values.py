@@ -1,6 +1,6 @@
 """Values of operations as JSON, and back: one form for each type, whatever operation has the value.
 
-Numbers, texts, None and tuples are JSON's own. Everything else is an object of one key, which says what it is:
+Numbers, texts, None and tuples are JSON's own. Everything else is an object of one key, which names its kind:
 ``{"dtype": "float32"}``, ``{"new": ["Conv", {"stride": 2, ...}]}``. Arrays are kept aside, for the file's tensors. What
 has a name and no value, such as a function, is written as ``module:qualname``.
 """
@@ -57,7 +57,7 @@ class UnsavableError(Exception):
 
 @cache
 def kinds() -> Mapping[str, type[Any]]:
-    """The package's own operations, and what their fields hold besides plain values, by the names of the classes."""
+    """The package's own operations, and the kinds of their fields, unless plain, by the names of the classes."""
     found: dict[str, type[Any]] = {
         each.__name__: each for each in (AllReduce, Collect, Follows, Loop, Place, Step, Switch)
     }
@@ -184,7 +184,7 @@ def dtype_text(dtype: np.dtype[Any]) -> str:
 
 
 def dtype_of(text: Any) -> np.dtype[Any]:
-    """The dtype of what `dtype_text` gives; raises ValueError for anything else."""
+    """The dtype of a text by `dtype_text`; raises ValueError for anything else."""
     if isinstance(text, str) and len(text) <= _LONGEST_DTYPE:
         try:
             found = _known_dtype(text)
@@ -211,7 +211,7 @@ def written_shape(shape: tuple[Any, ...]) -> list[Any]:
 
 
 def shape_of(written: Any) -> tuple[Any, ...]:
-    """The shape of what `written_shape` gives; raises ValueError for anything else."""
+    """The shape that `written_shape` wrote; raises ValueError for anything else."""
     if not isinstance(written, list) or len(written) > MOST_AXES:
         raise ValueError(f"expected a shape of at most {MOST_AXES} axes, got {written!r:.200}")
     return tuple([n if type(n) is int and 0 <= n < 1 << 63 else _length(n) for n in written])
@@ -271,7 +271,7 @@ class Writer:
         self.arrays: dict[str, Array] = {}  # those of the values so far, by name
 
     def write(self, value: Any, owner: str, depth: int = 0) -> Any:
-        """A value for JSON; raises UnsavableError, saying what has no form."""
+        """A value for JSON; raises UnsavableError, naming the value that has no form."""
         if depth > DEEPEST:
             raise UnsavableError(f"values are nested deeper than {DEEPEST}")
         kind = type(value)
@@ -484,7 +484,7 @@ class Reader:
 
 
 def _check_call(name: str, function: Callable[..., Any], given: tuple[Any, ...], **_: Any) -> None:
-    """Check that what a function of this package is given fits to its annotations."""
+    """Check that the arguments of a function of this package fit its annotations."""
     shown, parameters = function.__name__.lstrip("_"), signature(function)
     try:
         bound = parameters.bind(*given).arguments

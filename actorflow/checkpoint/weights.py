@@ -1,4 +1,4 @@
-"""Weights alone: what a network needs to compute, of a graph or a part of one, for any other graph."""
+"""Weights alone: the variables that a network computes with, of a graph or a part of one, for any other graph."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def save_weights(scope: Graph | Composite, path: str | os.PathLike[str]) -
 
     Args:
         scope: A graph, a part of one (``graph["encoder"]``), or a composite that has been built.
-        path: The file, ``.safetensors`` by custom. Of a graph that several ranks run it has what is on this rank.
+        path: The file, ``.safetensors`` by custom. Of a graph that several ranks run it has the weights on this rank.
     Raises:
         CheckpointError: if the file cannot be written, or a variable's dtype cannot be stored.
         GraphError: if the scope has no weights on this rank; if a frame started before this fails or is cancelled, so
@@ -116,7 +116,7 @@ async def load_weights(
         strict: Whether weights that the file lacks, and names in it that are not weights of the scope, are errors.
         prefix: Where in the file the weights are: the name of the scope that they had in a larger one, ``"encoder"``.
     Returns:
-        What was missing and what unexpected: nothing, if ``strict``.
+        Names that were missing and names that were unexpected: none, if ``strict``.
     Raises:
         CheckpointError: as for `load_checkpoint`; nothing has been changed then.
         GraphError: if the scope has no weights; if an op of the graph itself asks; if frames are in flight of a graph
@@ -230,7 +230,7 @@ _Names = Mapping[Variable, Sequence[str]]  # names that each weight may have out
 
 
 def _wanted(graph: Graph, weights: _Names) -> Wanted:
-    """Names that values of the weights on this rank may have: those of copies, or of what they are copies of."""
+    """Names that values of the weights on this rank may have: those of copies, or of the variables copied."""
     return {
         each: tuple([name for which in (each, each.replica_of) if which is not None for name in weights.get(which, ())])
         for each in weights

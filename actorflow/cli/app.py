@@ -26,7 +26,7 @@ def dispatch(argv: Sequence[str] | None) -> int:
     """Parse the arguments, run the command, and report an expected error in one line; returns the exit code."""
     try:
         arguments = parser().parse_args(argv)
-    except SystemExit as done:  # argparse has printed help, the version or what is wrong
+    except SystemExit as done:  # argparse has printed help, the version or an error
         return done.code if isinstance(done.code, int) else 2
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
@@ -44,7 +44,7 @@ def dispatch(argv: Sequence[str] | None) -> int:
 
 
 def _drop_output() -> None:
-    """Have what is still to be written to standard output go nowhere, the buffer's rest among it."""
+    """Drop all that is still to be written to standard output, the buffer's rest included."""
     with contextlib.suppress(OSError, ValueError):  # where it is no file
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

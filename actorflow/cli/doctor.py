@@ -34,7 +34,7 @@ class Check:
 
 
 def doctor(*, as_json: bool) -> int:
-    """Examine this machine and print what was found; returns 1 if something needed is broken or missing, else 0."""
+    """Examine this machine and print the findings; returns 1 if something needed is broken or missing, else 0."""
     checks = examine()
     if as_json:
         print(json.dumps({"actorflow": __version__, "checks": [asdict(check) for check in checks]}, indent=2))

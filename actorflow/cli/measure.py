@@ -36,7 +36,7 @@ _ENOUGH = 0.9  # as much as this of the largest gain is enough
 class Timing(NamedTuple):
     """Time of the fastest run."""
 
-    backend: str  # what computes
+    backend: str  # "actorflow" or "onnxruntime"
     cores: int  # number of cores that it may use
     rows: int
     run_ns: int  # time of a run

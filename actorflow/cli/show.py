@@ -55,7 +55,7 @@ def show(
     port: int | None = None,
     as_json: bool = False,
 ) -> int:
-    """Print the ops of a model, and what they cost by their formulas; nothing is run."""
+    """Print the ops of a model, and their costs by formula; nothing is run."""
     is_onnx = kind_of(source) == ".onnx"
     axes = {} if is_onnx else options.axes
     (model,) = open_models([source], options if is_onnx else options._replace(axes={}))
@@ -180,7 +180,7 @@ def _print(
 
 
 def _text(number: Any) -> str:
-    """Three digits and a unit; of what follows from open axes each term."""
+    """Three digits and a unit; each term, if it follows from open axes."""
     if number is None:
         return "?"
     if isinstance(number, Length):

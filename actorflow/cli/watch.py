@@ -215,7 +215,7 @@ def _size(size_bytes: int) -> str:
 
 
 _REFRESH_S = 0.25  # between two pictures on a terminal
-#: A frame is asked what it waits for when it has been seen for a second, so the third message surely tells.
+#: A frame is asked for the ops it waits for when it has been seen for a second, so the third message surely tells.
 _PLAIN_VITALS = 3
 
 

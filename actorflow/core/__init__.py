@@ -1,7 +1,7 @@
-"""The core of the runtime: mailboxes, the queue of what is ready, and the one way in which an op is called.
+"""The core of the runtime: mailboxes, the queue of ready ops, and the one way in which an op is called.
 
 There are two forms of it, with the same semantics: `actorflow.core.plain` is Python, made to be read, and
-``actorflow.core.compiled`` is what a C compiler has made of ``compiled.pyx``. The compiled one runs where it is there.
+``actorflow.core.compiled`` was made by a C compiler from ``compiled.pyx``. The compiled one runs where it is there.
 The environment variable ``ACTORFLOW_CORE`` chooses otherwise: with 0 the plain one runs, and with 1 it is an error if
 there is no compiled one. One that was compiled from another source than the one beside it does not run.
 """
@@ -107,7 +107,7 @@ def _compiled() -> ModuleType | None:
 
 
 def _of_this_source(form: ModuleType, wanted: str) -> ModuleType:
-    """The compiled form, if the source beside it, where there is one, is what it was compiled from."""
+    """The compiled form, if the source beside it, where there is one, is the one it was compiled from."""
     try:
         check_source(form)
     except ImportError as error:
@@ -118,7 +118,7 @@ def _of_this_source(form: ModuleType, wanted: str) -> ModuleType:
 
 
 def check_source(form: ModuleType) -> None:
-    """Check that the source beside an extension module, where there is one, is what it was compiled from.
+    """Check that the source beside an extension module, where there is one, is the one it was compiled from.
 
     Raises:
         ImportError: if it is another one.

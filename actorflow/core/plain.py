@@ -1,12 +1,12 @@
-"""The core in plain Python: what the compiled one does, step by step; it runs where no compiler was.
+"""The core in plain Python: the same steps as in the compiled one; it runs where no compiler was.
 
 It knows nothing of graphs, plans, devices or event loops: callables and numbers. A frame has a mailbox per op, which
 counts the messages that the op still waits for, a value per slot, and a count of readers per slot. An op that has been
 called accounts for itself, sends its followers a message each, and those whose mailbox is empty then are ready. What
 may have to wait (for a device, for memory, for another call) is the business of `Op.fire`, which derived classes have.
 
-Two kinds of threads run ops. The loop's takes what is ready from a queue (`Ready.run`). A lane's is given one op of a
-frame, and goes on with what follows there, as far as it may be called on that thread (`Shift`); it tells the loop of
+Two kinds of threads run ops. The loop's takes ready ops from a queue (`Ready.run`). A lane's is given one op of a
+frame, and goes on with its followers there, as far as it may be called on that thread (`Shift`); it tells the loop of
 all else. So while there are shifts, counts are guarded by a lock; the compiled core has the interpreter's.
 """
 
@@ -29,7 +29,7 @@ import numpy as np
 
 #: Size of a row of the trace: end, elapsed time, key and frame of a call.
 CALL_BYTES = 32
-#: Bytes of a monitor that say what an op does; as `actorflow.trace.counters.NodeState`.
+#: Bytes of a monitor that hold the state of an op; as `actorflow.trace.counters.NodeState`.
 RUNNING, DONE = 2, 3
 #: How long a lane's thread calls short ops, one after the other. Each may be Python that holds the interpreter's
 #: lock: a thread that takes that again and again keeps the loop from it for milliseconds.
@@ -253,7 +253,7 @@ class Blob:
 
 
 class View(Blob):
-    """A slot whose value is a view of another slot's: what goes back to the bucket is the viewed buffer."""
+    """A slot whose value is a view of another slot's: the viewed buffer goes back to the bucket."""
 
     __slots__ = ()
 
@@ -518,7 +518,7 @@ class Frame:
         return True
 
     def finish(self) -> None:
-        """All ends are closed, and somebody has to be told, or work goes on; a derived class says what that means."""
+        """All ends are closed, and somebody has to be told, or work goes on; a derived class defines this."""
         raise NotImplementedError
 
 
@@ -543,22 +543,22 @@ class Repeater:
 
 
 class Cycle(Repeater):
-    """Has a frame begin again and again, each time on what it has made before and on the next entries of arrays.
+    """Has a frame begin again and again, each time on its last results and the next entries of arrays.
 
     Args:
         owner: The frame that this is work of: nothing begins once that has stopped.
         begin: Values that the frame begins with, but for those that are carried and the entries.
         carried: The carried values of the first time.
-        into: Slots that these go to; negative for what the frame does not read.
+        into: Slots that these go to; negative for those that the frame does not read.
         made: Its results: the values carried on, then values taken each time, and at last, with ``tests``, whether to
             go on. With the bucket of a blob goes its buffer, when it has been read.
-        length: How often it runs at most; negative where only what it makes says that.
+        length: How often it runs at most; negative where only its results say that.
         tests: See ``made``.
         is_backward: Whether entries are given and taken from the last to the first.
         guards: Whether arrays are given as read-only views.
         scanned: Arrays whose entries it is given, each with the slot.
-        taken: Arrays for what is taken, each with its position in ``made``.
-        kept: Arrays for what is carried, before each time, each with the position.
+        taken: Arrays for the results taken, each with its position in ``made``.
+        kept: Arrays for the values carried, before each time, each with the position.
         numbered: Gives the number of the frame by that of the times before; None where it has but one.
 
     Attributes:
@@ -636,7 +636,7 @@ class Cycle(Repeater):
         return begun
 
     def turn(self, frame: Any) -> bool:
-        """Take what it has made, and have it begin once more unless that was the last time.
+        """Take its results, and have it begin once more unless that was the last time.
 
         Returns:
             Whether it has begun, or will when the loop has had its turn; else all is done, or has failed.
@@ -665,7 +665,7 @@ class Cycle(Repeater):
         return clock_ns()
 
     def _goes_on(self, frame: Any) -> bool:
-        """Take what has been made; return whether to begin once more."""
+        """Take the results; return whether to begin once more."""
         values, given = frame.values, self.carried
         outputs = [values[blob.slot] for blob in self._made]
         values.clear()
@@ -678,7 +678,7 @@ class Cycle(Repeater):
         goes_on = not self._tests or bool(outputs[-1])
         count = len(given)
         self.carried = outputs[:count]
-        outputs[:count] = given if self.steps else [None] * count  # what it began with is another's
+        outputs[:count] = given if self.steps else [None] * count  # its first values are another's
         del given
         self.steps += 1
         for position, blob in enumerate(self._made):
@@ -718,7 +718,7 @@ class Stack:
 
 
 class Emitter(Repeater):
-    """Has frames begin, each on the next item of an iterator, some at a time, and takes what they make in that order.
+    """Has frames begin, each on the next item of an iterator, some at a time, and takes their results in that order.
 
     Args:
         owner: The frame that this is work of.
@@ -739,7 +739,7 @@ class Emitter(Repeater):
         joins: Pairs: a `Stack` or a function, which takes a value of each frame, and the slot of the value.
         recycled: Blobs whose buffers go back when all has been taken.
         items: Where results of frames go, in whose `room` these have to fit; None where they are joined.
-        hands_on: Whether `put` takes what a frame makes.
+        hands_on: Whether `put` takes the results of a frame.
         pull_ns: Expected time of the iterator for an item, as `Op.cost_ns`.
         is_pulling: Whether it runs now.
         is_exhausted: Whether no further item will come.
@@ -802,11 +802,11 @@ class Emitter(Repeater):
         raise NotImplementedError
 
     def enter(self, item: Any, values: list[Any]) -> None:
-        """Put what is no array of the right type into the values that a frame begins with."""
+        """Convert values that are no arrays of the right type for the values that a frame begins with."""
         raise NotImplementedError
 
     def put(self, frame: Any) -> None:
-        """Take what a frame has made."""
+        """Take the results of a frame."""
         raise NotImplementedError
 
     def failed(self, error: BaseException) -> None:
@@ -814,11 +814,11 @@ class Emitter(Repeater):
         raise NotImplementedError
 
     def conclude(self) -> None:
-        """All has been taken, or what was left has ended."""
+        """All has been taken, or the frames left have ended."""
         raise NotImplementedError
 
     def turn(self, frame: Any) -> bool:
-        """Take what it has made, in its turn, and have frames begin on further items."""
+        """Take its results, in its turn, and have frames begin on further items."""
         if self.is_stopped or self._owner.halted:
             return False
         frame.state, frame.halted, frame.has_ended = _FINISHED, True, True
@@ -846,12 +846,12 @@ class Emitter(Repeater):
         return True
 
     def advance(self) -> None:
-        """Take what has been made, ask for items while there is room, and conclude when all is done."""
+        """Take the results, ask for items while there is room, and conclude when all is done."""
         if self.done:
             return
         try:
             self._go_on()
-        except BaseException as error:  # noqa: BLE001  of the iterator, or of what takes values
+        except BaseException as error:  # noqa: BLE001  of the iterator, or of the taker of values
             self.failed(error)
         if self.frames or self.is_pulling or not (self.is_stopped or self.is_exhausted):
             if self._owner.ready.at is None:  # no slice runs
@@ -957,12 +957,12 @@ def fetch(frame: Any, blobs: Sequence[Blob], copied: Sequence[int]) -> list[Any]
 def fill(
     values: list[Any], feeds: Any, sources: Mapping[Any, tuple[int, Any, Any]], count: int, missing: object
 ) -> bool:
-    """Put what is fed into its slots, arrays as read-only views, if all of it is as it should be.
+    """Put feeds into their slots, arrays as read-only views, if all of it is as it should be.
 
     Args:
         values: Value of each slot.
         feeds: The fed values by key.
-        sources: By key, the slot, and the shape and the dtype of the array; None for what may be anything.
+        sources: By key, the slot, and the shape and the dtype of the array; None for values of any type.
         count: Number of slots that are fed.
         missing: Their value so far.
     Returns:
@@ -1013,7 +1013,7 @@ class Op:
         cost_ns: Expected time of a call. The smaller one of the last two times: one slow call (a page fault, another
             thread's turn) does not send an op to a lane, and two do.
         last_ns: The last time.
-        goes_on: Whether a lane's thread may call it behind what it follows there.
+        goes_on: Whether a lane's thread may call it behind its producer there.
         parts: The ops that it stands for, if it stands for several; they are never fired.
         shares: When each of them ends in a call, as a part of its time.
     """
@@ -1066,7 +1066,7 @@ class Op:
         self._accounted = 0
 
     def fire(self, frame: Any) -> int:
-        """Run now, go to a lane, or wait for what has to be waited for: all inputs are announced.
+        """Run now, go to a lane, or wait as it must: all inputs are announced.
 
         Returns:
             The time, `clock_ns`, at the end.
@@ -1149,7 +1149,7 @@ class Op:
             frame: Of the call.
             elapsed_ns: How long it took.
             end_ns: When it ended, `clock_ns`.
-            key: Of the op and what it ran on, in the trace.
+            key: Of the op and its track, in the trace.
         """
         with counting:
             self._note(frame, elapsed_ns, end_ns, key)
@@ -1176,7 +1176,7 @@ class Op:
     def _note_parts(self, frame: Any, elapsed_ns: int, end_ns: int, key: int) -> None:
         self.cost_ns, self.last_ns = min(elapsed_ns, self.last_ns), elapsed_ns
         self._accounted += 1
-        if self._accounted & (self._accounted - 1) == 0:  # seldom: what was measured changes little
+        if self._accounted & (self._accounted - 1) == 0:  # seldom: the mean changes little
             self.measure()
         track, begin_ns, begun_ns = key - self.node_id, end_ns - elapsed_ns, 0
         for part, share in zip(self.parts, self.shares):  # noqa: B905  the lengths are equal, and it costs time
@@ -1196,7 +1196,7 @@ class Op:
 
 
 class Shift:
-    """Ops of one frame that a lane's thread calls one after the other: one that it was given, and what follows.
+    """Ops of one frame that a lane's thread calls one after the other: one that it was given, and its followers.
 
     It goes on with ops of its lane, unless others of the frame wait there, and with short ones of others: to hand them
     over would take longer. It begins others on their lanes, and has the loop fire those that may have to wait for
@@ -1283,8 +1283,8 @@ class Shift:
         self._tell(op)
 
     def _is_awaited(self) -> bool:
-        """Return whether other work of the frame may wait for this thread, which was ready before what follows now."""
-        ready = self.frame.ready  # what the loop has yet to hand over
+        """Return whether other work of the frame may wait for this thread, which was ready before the next op."""
+        ready = self.frame.ready  # ops that the loop has yet to hand over
         return bool(ready) or ready.at is not None or (len(self.frame.outstanding) > 1 and self.lane.has_more)
 
     def _tell(self, actor: Any) -> None:
@@ -1321,13 +1321,13 @@ class Ready(deque[tuple[Any, Any]]):
             self.at_rest()
 
     def run(self, due_ns: int, context: Context | None = None) -> None:
-        """Fire what is ready, until nothing is, or the time is over when an actor has ended.
+        """Fire ready actors, until none is, or the time is over when an actor has ended.
 
         Args:
             due_ns: When the time is over, `clock_ns`.
             context: In which it is fired, unless that is the current one.
         Raises:
-            BaseException: what an actor's `fire` raises; ``at`` says whose.
+            BaseException: of an actor's `fire`; ``at`` says whose.
         """
         if context is not None:
             context.run(self.run, due_ns)
@@ -1429,7 +1429,7 @@ class Desk:
         return array
 
     def hand(self, value: Any, evaluator: Any) -> Any:
-        """An array with a value that may be a view: what is small of a larger one is copied."""
+        """An array with a value that may be a view: a small part of a larger one is copied."""
         base = value.base
         if base is not None and value.nbytes < MOST_COPIED_BYTES and value.nbytes * 2 < getattr(base, "nbytes", 0):
             value = value.copy("A")
@@ -1445,7 +1445,7 @@ class Desk:
         """The result of a function of an array's value.
 
         Args:
-            function: Gives an array; None for what is not computed so.
+            function: Gives an array; None for a value that is not computed so.
             x: The array.
             is_view: Whether it does not look at its elements.
         """
@@ -1472,7 +1472,7 @@ class Desk:
             return None
 
     def write(self, x: Any, key: Any, value: Any) -> bool:
-        """Do what ``x[key] = value`` does: over the value where nothing else can see it, else a small one is copied."""
+        """Do ``x[key] = value``: over the value where nothing else can see it, else a small one is copied."""
         node = self.there(x)
         if node is None or not _is_basic(key) or not node.evaluator.at_once:
             return False
@@ -1545,7 +1545,7 @@ class Loop:
         return self._result(left or right, x1 if left is None else left.value, x2 if right is None else right.value)
 
     def onto(self, x: Any, other: Any) -> bool:
-        """Do what an operator like ``x += other`` does, over the value of ``x``, where nothing else can see that."""
+        """Do an operator like ``x += other``, over the value of ``x``, where nothing else can see that."""
         node, right = desk.there(x), desk.there(other)
         if self._function is None or node is None or (right is None and not _is_plain(other)):
             return False

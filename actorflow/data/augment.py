@@ -1,4 +1,4 @@
-"""Augmentation of batches of images: what happens to an example depends on the seed, the epoch and its number alone.
+"""Augmentation of batches of images: changes of an example depend on the seed, the epoch and its number alone.
 
 Random numbers are drawn by counter (`Draws`): what is drawn for an example depends neither on its batch, nor on the
 thread that draws it, when, or what was drawn before, and no generator has a state that a checkpoint would have to hold.

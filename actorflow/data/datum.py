@@ -24,7 +24,7 @@ _Field = tuple[int, Any]
 
 #: Kinds of values on the wire.
 _VARINT, _BITS64, _BYTES, _BITS32 = 0, 1, 2, 5
-#: Numbers of a Datum's fields, and of what kind those are that are not repeated; the same of a BlobProto.
+#: Numbers of a Datum's fields, and the kinds of those that are not repeated; the same of a BlobProto.
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOAT_DATA, _ENCODED = 1, 2, 3, 4, 5, 6, 7
 _DATUM = {_CHANNELS: int, _HEIGHT: int, _WIDTH: int, _DATA: memoryview, _LABEL: int, _ENCODED: int}
 _BLOB_SIZES, _BLOB_DATA, _BLOB_SHAPE, _BLOB_DOUBLE_DATA, _DIM = (1, 2, 3, 4), 5, 7, 8, 1
@@ -57,7 +57,7 @@ def read_datum(record: Buffer, *, bgr: bool = True) -> Datum:
     Args:
         record: The message. Nothing of it is kept.
         bgr: Whether three channels are blue, green and red, as OpenCV has them and so Caffe's ``convert_imageset``.
-            They become red, green and blue. Of an encoded image the file says what they are.
+            They become red, green and blue. An encoded image says its own.
     Raises:
         DataError: if it is not such a message, has no image, or has an image of another size than it says.
         MissingExtraError: if the image is encoded (such as JPEG) and Pillow is not installed (extra ``images``).

@@ -33,7 +33,7 @@ def read_image(
     """Decode an image file: uint8, shape (height, width, channels). It blocks; most of it without the GIL.
 
     Args:
-        path: The file, of any form that Pillow knows. What is transparent has the color that the file gives it.
+        path: The file, of any form that Pillow knows. Transparent pixels have the color that the file gives them.
         size: Height and width, or one number for both: the image is scaled, then its middle is taken. None leaves it as
             it is.
         shorter: Length of the shorter side before the middle is taken, at least the larger one of ``size``, as
@@ -141,7 +141,7 @@ class ImageFiles:
             return image
         (height, width), (wide, high) = self.size, image.size
         scale = max(height / high, width / wide) if self._shorter is None else self._shorter / min(high, wide)
-        # Down, but for what rounding takes from a side that fits exactly.
+        # Down, but for the rounding of a side that fits exactly.
         scaled = max(int(wide * scale + 1e-6), width), max(int(high * scale + 1e-6), height)
         if scaled != image.size:
             image = image.resize(scaled, _pillow().Resampling.BILINEAR)
@@ -184,7 +184,7 @@ def image_folder(
 ) -> ImageFolder:
     """The images in a folder of folders, one for each class: ``root/cat/1.jpg``, ``root/cat/more/2.png``, ...
 
-    Files are images whose names end with one of `IMAGE_SUFFIXES`; other files, and what begins with a dot, are passed
+    Files are images whose names end with one of `IMAGE_SUFFIXES`; other files, and names with a dot before, are passed
     over. Nothing is decoded yet.
 
     Args:
@@ -253,7 +253,7 @@ def pixels_of(
         image.load()
         turn = _turn(image) if upright else None
         if image.mode == "P" and "transparency" in image.info:
-            image = image.convert("RGBA")  # else Pillow warns of what it drops
+            image = image.convert("RGBA")  # else Pillow warns of the loss
         has = 1 if image.mode in ("1", "L", "LA") else 3
         image = image.convert(_MODES[channels or has])
         if turn is not None:
@@ -272,7 +272,7 @@ def _turn(image: Any) -> Any:
     """How an image is to be turned or mirrored so that it is upright; None for not at all."""
     try:
         orientation = image.getexif().get(_ORIENTATION)
-    except Exception:  # noqa: BLE001  as above; the pixels are good without what is said of them
+    except Exception:  # noqa: BLE001  as above; the pixels are good without their metadata
         return None
     turn = _pillow().Transpose
     mirrored = {2: turn.FLIP_LEFT_RIGHT, 4: turn.FLIP_TOP_BOTTOM, 5: turn.TRANSPOSE, 7: turn.TRANSVERSE}

@@ -80,12 +80,12 @@ def Loader(  # noqa: N802  it was a class
     """Make a pipeline of feeds for a graph from arrays or whatever is indexed like them.
 
     Args:
-        columns: By blob or name, what is fed: arrays or what NumPy makes such of, `ImageFiles`, or any other `Column`,
+        columns: By blob or name, values fed: arrays or values NumPy takes as such, `ImageFiles`, or any other `Column`,
             of one length.
         size: Examples per batch.
         seed: Shuffles each epoch anew; None takes the examples in order.
         sampler: Chooses the order instead of a seed.
-        transforms: By blob or name, what is fed instead of the column's own values: a function of the values of a
+        transforms: By blob or name, values fed instead of the column's own: a function of the values of a
             batch, the numbers of their rows and the epoch, such as an `Augmentation`.
         drop_last: Whether an epoch ends with its last full batch. The default is that it does, unless all columns are
             for blobs that begin with an open axis, or ``fill`` is given.
@@ -193,7 +193,7 @@ class Batches(Pipeline[Feed]):
     """The pipeline that `Loader` makes: feeds of a graph, batch by batch.
 
     To iterate, with ``async for`` or ``for``, is to take the rest of an epoch: the first time all of the first one,
-    then all of the second, ...; what was left in the middle goes on there. `state_dict` tells where that is. A
+    then all of the second, ...; one that was left in the middle goes on there. `state_dict` tells where that is. A
     `Trainer` keeps it in its checkpoints, so that a resumed training begins with the very next batch, and nothing
     before it is read or decoded.
 
@@ -247,7 +247,7 @@ class Batches(Pipeline[Feed]):
         return (cut.feed(epoch[number]) for number in range(len(epoch)))
 
     def state_dict(self, *, delivered: int | None = None) -> dict[str, Any]:
-        """The place behind the last batch that was taken, and what the meaning of that depends on.
+        """The place behind the last batch that was taken, and all that its meaning depends on.
 
         Args:
             delivered: As for `Pipeline.state_dict`.
@@ -282,7 +282,7 @@ class Batches(Pipeline[Feed]):
         """Go to the place that several loaders have come to together, as one of another number of them.
 
         Each of them takes every ``interval``-th example of one order, from an ``offset`` of its own on, or a block of
-        neighbours (`Blocks`), and all have taken as many batches. So what they have taken is the beginning of the
+        neighbours (`Blocks`), and all have taken as many batches. So the examples taken are the beginning of the
         epoch, and this loader goes on behind it with its own share. Loaders that take all examples each are at one
         place, which is this one's, too.
 
@@ -290,7 +290,7 @@ class Batches(Pipeline[Feed]):
             states: Results of `state_dict` of each of them.
         Raises:
             DataError: if they are not of one order, not of all shares or not at one place; if this loader is of another
-                order; if what they have taken does not end with a batch here, as it does where the batches of all
+                order; if the examples they have taken do not end with a batch here, as it does where the batches of all
                 together have as many examples as before.
 
         Example:

@@ -40,7 +40,7 @@ def read_idx(path: str | Path, *, axes: int | None = None) -> npt.NDArray[Any]:
         The array, in the file's dtype and the machine's byte order; writable.
     Raises:
         DataError: if the file cannot be read, is not an IDX file, has other axes, or is shorter or longer than its
-            header says. The message names the file, what was expected and what was found.
+            header says. The message names the file, and the forms expected and found.
     Source: the form is described with the MNIST database (LeCun, Cortes, Burges).
 
     Example:

@@ -1,4 +1,4 @@
-"""Devices: what a place's memory and compute are.
+"""Devices: the memory and compute of a place.
 
 The kinds other than the CPU are loaded when they are first named.
 """

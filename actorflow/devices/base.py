@@ -3,7 +3,7 @@
 A lane is a FIFO. Submitting to it returns at once with a fence; the engine hands the fence to the users of the result.
 A consumer on the same lane needs nothing more, since the order of the FIFO is the proof. A consumer on another lane of
 the same accelerator asks its lane to wait on the device (`Lane.wait`). All others let the loop see the fence
-pass (`Fence.add_waiter`). CPU worker threads and CUDA streams with events both have this form; what accelerators with
+pass (`Fence.add_waiter`). CPU worker threads and CUDA streams with events both have this form; accelerators with
 streams share is in `actorflow.devices.stream`.
 """
 
@@ -150,7 +150,7 @@ class Lane(ABC):
         """After `close`: block until the lane has stopped."""
 
     def forget_parent(self) -> None:  # noqa: B027  nothing to forget where there are no threads
-        """This is the child of a fork, and the lane the parent's: it is closed here, with what was submitted to it."""
+        """This is the child of a fork, and the lane the parent's: it is closed here, with the work submitted to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,7 @@ class Device(ABC):
         is_stream: Whether its lanes are streams: work is launched on the loop and runs later.
         is_staged: Whether copies from the host start from memory of `staging`.
         runs_functions: Whether plain functions (`Graph.function`) can run on it, with the device's arrays.
-        captures: Whether what its streams launch can be captured and replayed (`StreamDevice.make_segment`).
+        captures: Whether the work its streams launch can be captured and replayed (`StreamDevice.make_segment`).
 
     Attributes:
         place: Whose device it is.
@@ -232,13 +232,13 @@ class Device(ABC):
         """Check that a place of this kind is there.
 
         Raises:
-            DeviceUnavailableError: saying what was looked for and what to install.
+            DeviceUnavailableError: naming the library it looked for and the package to install.
         """
         return
 
     @classmethod
     def parallel_lanes(cls) -> int:
-        """Over how many lanes a plan spreads what is independent."""
+        """Over how many lanes a plan spreads independent ops."""
         return 4
 
     @abstractmethod
@@ -328,7 +328,7 @@ class Device(ABC):
     def adopt(self, value: Any) -> Any | None:
         """A value that the application fed, as an array of this device without a copy; None if that is impossible.
 
-        What the application still computes into it is waited for, on the device where possible.
+        Work of the application that still writes into it is waited for, on the device where possible.
         """
         return value if self.is_array(value) else None
 

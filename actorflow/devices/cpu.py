@@ -20,7 +20,7 @@ from actorflow.errors import DeviceError, OutOfMemoryError
 from actorflow.spec import TensorSpec
 from actorflow.threads import cores, held_at_fork, simulation, start_thread
 
-_HANDOVER_NS = 100_000  # what waking a thread and being woken by it takes, until it has been measured
+_HANDOVER_NS = 100_000  # the time to wake a thread and be woken by it, until it has been measured
 
 
 class _WorkerFence(Fence):
@@ -44,7 +44,7 @@ class _WorkerFence(Fence):
         self.told = False
         self.waiters: list[Callable[[], None]] = []
         self.is_stopped = False
-        self.stops: Callable[[], None] | None = None  # what stops the work that runs; see `stoppable`
+        self.stops: Callable[[], None] | None = None  # stops the work that runs; see `stoppable`
 
     def do(self, begun_ns: int) -> bool:
         """Do the work, which has begun then; return whether the loop must be told of its end without delay."""
@@ -79,7 +79,7 @@ class _WorkerFence(Fence):
             self.lane.wake()
 
     def stop(self) -> None:
-        # As above: one of the two threads sees what the other has set.
+        # As above: one of the two threads sees the other's flag.
         self.is_stopped = True
         stops = self.stops
         if stops is not None:
@@ -101,7 +101,7 @@ def on_lane() -> bool:
 
 
 class stoppable:  # noqa: N801  a context manager that is called as a function would be, at a fifth of its price
-    """Let what runs in the block be stopped when nobody waits for it any more: its frame was cancelled, has failed or
+    """Let the code in the block be stopped when nobody waits for it any more: its frame was cancelled, has failed or
     timed out.
 
     On the loop itself, where short calls run, there is nothing that could stop it.
@@ -110,7 +110,7 @@ class stoppable:  # noqa: N801  a context manager that is called as a function w
         stop: Called by the loop's thread, at most once, at any moment from the begin of the block on, which it may even
             outlast.
     Raises:
-        Stopped: in the place of what the block raises after that.
+        Stopped: instead of an exception that the block raises after that.
     """
 
     __slots__ = ("_fence", "_stop")
@@ -294,7 +294,7 @@ class WorkerLane(Lane):
         self.join()
 
     def forget_parent(self) -> None:
-        self._closed = True  # what counted it has forgotten it, too
+        self._closed = True  # the count of threads has forgotten it, too
         self._threads = []
         self.outstanding = 0
         self._queue, self._finished = SimpleQueue(), deque()
@@ -340,7 +340,7 @@ class WorkerLane(Lane):
                 self.wake()
         if self._computes:
             team.leave(member)
-        if finished:  # what ended in front of the mark that ends the queue
+        if finished:  # work that ended in front of the mark that ends the queue
             self.wake()
 
     def take(self) -> _WorkerFence | None:
@@ -378,7 +378,7 @@ class WorkerLane(Lane):
                 finished.popleft()
                 fence.passed(fence)
         finally:
-            if finished:  # what was raised is the loop's, and the others must be told all the same
+            if finished:  # the exception is the loop's, and the others must be told all the same
                 self.wake()
             elif self._idle is not None and not self.outstanding:
                 self._idle.set()

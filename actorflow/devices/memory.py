@@ -2,7 +2,7 @@
 
 A fresh large array costs page faults that take as long as a simple kernel, so buffers go back to a pool, sorted by
 type. A buffer is taken back only when nothing else refers to it: a view that a function kept, or an array that the
-application fetched, is then never overwritten. CPython's reference counts tell. What was fetched last is lent: it is
+application fetched, is never overwritten. CPython's reference counts tell. The values fetched last are lent: each is
 used again once the application has dropped it, and every view of it.
 
 Large values that only a plan has share memory across types, sizes and plans, the one that was free last first: it is
@@ -49,7 +49,7 @@ SHARED_BYTES = 64 << 10
 _LINE_BYTES = 64  # where arrays begin that share memory: where a line of the cache does
 #: Size from which on arrays that the application has had are reused; below it, the C library's allocator is as quick.
 POOLED_BYTES = 1 << 20
-#: Size up to which what is fetched is copied: that costs less than another buffer that is counted.
+#: Size up to which fetched values are copied: that costs less than another buffer that is counted.
 COPIED_BYTES = 16 << 10
 _MOST_LENT = 4  # most arrays of one type that are lent: more would keep memory that the application has long dropped
 #: Bytes that a pool may hold whatever is used: to make small buffers anew would cost more than they take.
@@ -100,7 +100,7 @@ class Bucket(core.Shelf):
     def lend(self, buffer: Any) -> None:
         """Take a buffer back later, when the application refers to it no more, nor to a view. Any thread may call it.
 
-        A few are remembered; what was lent before them is the application's for good.
+        A few are remembered; values lent before them are the application's for good.
         """
         self._lent.append(buffer)
 
@@ -136,7 +136,7 @@ class Bucket(core.Shelf):
         return (len(self.free) + len(self._old) + returned) * self.spec.size_bytes
 
     def age(self) -> None:
-        """Give up what has been free since the last call. Any thread may call it."""
+        """Give up buffers that have been free since the last call. Any thread may call it."""
         while (buffer := self._returned()) is not None:
             self.free.append(buffer)
         self._old, self.free = self.free, []
@@ -185,7 +185,7 @@ class Room:
         self.pool = pool  # where it comes from
         self.size_bytes = size_bytes
         self.order = _order(size_bytes)
-        self.free = free  # what is free, in this room and in others
+        self.free = free  # free buffers, in this room and in others
 
     def take(self) -> Memory:
         """Some memory. Any thread may call it."""
@@ -269,13 +269,13 @@ class BufferPool:
         self._held_bytes = 0
         self.clock: Callable[[], tuple[int, int]] | None = None
         self._looked_at = 0  # frames that had started when free buffers were last looked at
-        self._look_bytes = _LITTLE_BYTES  # what is held when to look again
+        self._look_bytes = _LITTLE_BYTES  # look again when so much is held
         self._alive: dict[int, weakref.ref[Any]] = {}
         # A buffer may die in any thread at any moment, within this lock too: its end is only noted, and counted later.
         self._dead: deque[tuple[int, int]] = deque()
 
     def bucket(self, spec: TensorSpec) -> Bucket:
-        """The bucket for buffers of one type; it is kept, with what is free there, by those that use it.
+        """The bucket for buffers of one type; it is kept, with its free buffers, by its users.
 
         Only from the loop's thread.
         """
@@ -285,7 +285,7 @@ class BufferPool:
         return bucket
 
     def room(self, size_bytes: int) -> Room:
-        """A room for memory of one size in the host's memory; rooms of its order keep what is free there.
+        """A room for memory of one size in the host's memory; rooms of its order keep the free buffers.
 
         Only from the loop's thread.
         """
@@ -328,7 +328,7 @@ class BufferPool:
             self.trim()
         if self._held_bytes + size_bytes > self._look_bytes and self.clock is not None:
             started, ended = self.clock()
-            # A frame that had not ended might use again what the last look has found.
+            # A frame that had not ended might use again a buffer that the last look has found.
             if ended >= self._looked_at:
                 self._looked_at = started
                 self.age()

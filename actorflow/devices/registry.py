@@ -29,7 +29,7 @@ def register_device(kind: str, device: type[Device]) -> None:
         DeviceError: if the kind is registered already, for another class.
 
     Example:
-        >>> class Counting(af.devices.CPU):  # the CPU, which counts what is copied to it
+        >>> class Counting(af.devices.CPU):  # the CPU, which counts the copies to it
         ...     copies = 0
         ...
         ...     def copy_in(self, source, target):

@@ -1,6 +1,6 @@
 """Work that is launched again and again on the same memory, captured once and replayed as one launch.
 
-What is captured knows memory by its address alone: it refers to no array, and the code that replays it sees to it that
+A captured segment knows memory by its address alone: it refers to no array, and its caller sees to it that
 the same addresses are meant. `actorflow.actors.segment` does, for graphs with ``capture=True``.
 """
 
@@ -22,7 +22,7 @@ class CaptureRefusedError(DeviceError):
 
 
 class SegmentState(Enum):
-    """State of a segment: what its next call does.
+    """State of a segment, which decides its next call.
 
     ::
 
@@ -52,7 +52,7 @@ class Segment(ABC):
         name: As above.
         state: Action of the next call.
         refusal: Why the work cannot be captured; None unless `state` is REFUSED.
-        replays: How many calls so far launched what was captured.
+        replays: How many calls so far replayed the capture.
     """
 
     def __init__(self, name: str, works: Sequence[Callable[[Any], object]], is_warm: bool = False) -> None:
@@ -116,4 +116,4 @@ class Segment(ABC):
 
     @abstractmethod
     def replay(self) -> None:
-        """Launch what was captured, on the current stream."""
+        """Replay the capture on the current stream."""

@@ -9,7 +9,7 @@ A buffer comes back when the last work that uses it has been *launched*, which m
 it comes back with its uses: per lane, the number of the newest work that may touch it. A lane whose uses alone these
 are may take it at once, since its next work runs behind them. Any other lane takes it when they have ended or it has
 waited for them anyway, and only if there is no room for another buffer, makes its stream wait for them. Buffers are
-taken in a fixed order, so that frames that do the same get the same ones, and what was captured can be replayed
+taken in a fixed order, so that frames that do the same get the same ones, and a captured segment can be replayed
 (`actorflow.actors.segment`).
 """
 
@@ -85,7 +85,7 @@ class Stream(ABC):
 
     @abstractmethod
     def wait(self, event: Event) -> None:
-        """Have what is launched from now on wait, on the device, for a mark in another stream of the device."""
+        """Have work launched from now on wait, on the device, for a mark in another stream of the device."""
 
     @abstractmethod
     def close(self) -> None:
@@ -123,7 +123,7 @@ class StreamLane(Lane):
         stream: Where its work goes.
         submitted: Number of the newest piece of work.
         completed: Number of the newest piece of work whose end the loop has seen.
-        detailed: Whether each piece of work is timed by itself; else what passes together shares its time equally.
+        detailed: Whether each piece of work is timed alone; else pieces that pass together share their time equally.
 
     Example:
         >>> import asyncio
@@ -201,13 +201,13 @@ class StreamLane(Lane):
         return True
 
     def wait_until(self, other: StreamLane, number: int) -> None:
-        """Have what is launched from now on wait, on the device, for the end of work ``number`` of another lane."""
+        """Have work launched from now on wait, on the device, for the end of work ``number`` of another lane."""
         if not self.comes_behind(other, number):
             self.stream.wait(other.mark(number))
             self._awaited[other] = number
 
     def comes_behind(self, other: StreamLane, number: int) -> bool:
-        """True if what is launched from now on runs behind work ``number`` of a lane, without a further wait."""
+        """True if work launched from now on runs behind work ``number`` of a lane, without a further wait."""
         return other is self or other.completed >= number or self._awaited.get(other, 0) >= number
 
     def mark(self, number: int) -> Event:
@@ -235,7 +235,7 @@ class StreamLane(Lane):
             self._forget_unseen()
 
     def _forget_unseen(self) -> None:
-        """Wait for what the loop was closed before it saw the end of, and hold nothing of it any more."""
+        """Wait for work whose end the closed loop has not seen, and hold nothing of it any more."""
         while self._marks:
             number, event = self._marks.popleft()
             with suppress(DeviceError):  # nobody is left to be told
@@ -327,7 +327,7 @@ class _Watcher:
             self._loop.call_soon(self._look)
 
     def close(self) -> None:
-        """Stop the thread after what it waits for."""
+        """Stop the thread after the work it waits for."""
         self._is_closed = True
         self._waits.put(None)
 
@@ -410,7 +410,7 @@ class StreamDevice(Device):
     def launch_aside(
         self, lane: StreamLane, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None]
     ) -> Fence:
-        """Have a thread launch ``work(argument)`` behind what ``lane`` has launched, and wait for its end.
+        """Have a thread launch ``work(argument)`` behind the work ``lane`` has launched, and wait for its end.
 
         Args:
             lane: Work that it launches meanwhile does not come behind this one.
@@ -454,7 +454,7 @@ class StreamDevice(Device):
 
 
 class Signatures(set[Hashable]):
-    """Signatures of calls that have compiled what they launch. It begins anew before it gets large."""
+    """Signatures of calls that have compiled their kernels. It begins anew before it gets large."""
 
     def add(self, signature: Hashable) -> None:
         if len(self) >= _MAX_SIGNATURES:
@@ -472,7 +472,7 @@ class StreamPool(BufferPool):
     def __init__(self, allocate: Callable[[TensorSpec], Any], lanes: Callable[[], Iterable[StreamLane]]) -> None:
         super().__init__(allocate)
         self.lanes = lanes  # gives all lanes of the device
-        self._own: WeakValueDictionary[int, Any] = WeakValueDictionary()  # what was made here, by its id
+        self._own: WeakValueDictionary[int, Any] = WeakValueDictionary()  # arrays made here, by their ids
         self._shelves: WeakValueDictionary[TensorSpec, _Shelf] = WeakValueDictionary()
         self._retired: deque[tuple[Any, Uses]] = deque()
         self._aged: Uses = ()
@@ -491,7 +491,7 @@ class StreamPool(BufferPool):
         shelf = self._shelves.get(spec)
         if shelf is None:
             shelf = self._shelves[spec] = _Shelf()
-            # Work may be under way that uses what is free when the last bucket goes.
+            # Work may be under way that uses free memory when the last bucket goes.
             finalize(shelf, self._retired.extend, shelf.free).atexit = False
         return shelf
 
@@ -562,7 +562,7 @@ class StreamPool(BufferPool):
         self._aged = tuple([(lane, lane.submitted) for lane in self.lanes()])
 
     def _sweep(self) -> None:
-        """Let go of what was not made here, once its uses have ended."""
+        """Let go of arrays that were not made here, once its uses have ended."""
         while self._retired and have_ended(self._retired[0][1]):
             self._retired.popleft()
 

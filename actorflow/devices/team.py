@@ -7,7 +7,7 @@ piece is chance; the pieces are the caller's, so that results do not depend on i
 Linux may wake a thread on the core of the thread that wakes it, and move it to an idle one only some ms later, when
 short work is over. So those who help are told to stay off the core of the thread that invites them, before they wake.
 
-There is no telling whether other programs use a core. So the team looks at what help has brought, for each kind of
+There is no telling whether other programs use a core. So the team measures the gain from help, for each kind of
 work: where it brought nothing, such work is spread no more for a while (`Worth`).
 
 BLAS keeps one pool of threads for the whole process: lanes that there is work for have an equal share of the cores
@@ -156,7 +156,7 @@ class _Call:
         return True
 
     def end(self) -> None:
-        """Wait for those who still are at a piece; raise what one of them raised.
+        """Wait for those who still are at a piece; raise the exception of one of them.
 
         From then on no thread but the caller's knows the arrays: buffers that others know are not used again.
         """
@@ -172,12 +172,12 @@ class _Call:
 
 
 class _Blas:
-    """The number of threads of BLAS: what was set before, or less."""
+    """The number of threads of BLAS: as set before, or fewer."""
 
     def __init__(self) -> None:
         self._libraries: list[Any] = []
         self._modules = 0  # how many were loaded when libraries were looked for
-        #: Libraries that have a limit, by their files, and what they go back to.
+        #: Libraries that have a limit, by their files, and their former limits.
         self._before: dict[str, tuple[Any, int]] = {}
 
     def look(self) -> None:
@@ -210,7 +210,7 @@ class Team:
     def __init__(self, longest_pause: int = 63) -> None:
         self._longest_pause = longest_pause
         self._lock = held_at_fork(threading.Lock())
-        self._setting = held_at_fork(threading.Lock())  # of what BLAS may use
+        self._setting = held_at_fork(threading.Lock())  # for the limits of BLAS
         self._blas = _Blas()
         self.forget_parent()
         forget_in_child(self)
@@ -247,7 +247,7 @@ class Team:
         """Look for libraries of BLAS now, on this thread, and not when the first lane starts."""
         with self._setting:
             self._blas.look()
-        self._change()  # what others have noted meanwhile
+        self._change()  # changes that others have noted meanwhile
 
     def lane_started(self, in_pieces: bool = False) -> None:
         """There is one more lane with work; with ``in_pieces``, it needs no threads of BLAS."""
@@ -262,7 +262,7 @@ class Team:
         self._change(keepers=1)
 
     def release_single(self) -> None:
-        """End what `keep_single` began. May be called by the garbage collector."""
+        """End an interval begun by `keep_single`. May be called by the garbage collector."""
         self._change(keepers=-1)
 
     @contextmanager
@@ -311,7 +311,7 @@ class Team:
         return member
 
     def leave(self, member: Member) -> None:
-        """End what `join` began, on the same thread. With the last lane's thread, those that help end, too."""
+        """End an interval begun by `join`, on the same thread. The helping threads end with the last lane's."""
         self._here.member = None
         with self._lock:
             self._members = tuple(other for other in self._members if other is not member)
@@ -350,7 +350,7 @@ class Team:
     ) -> None:
         """Call ``work(piece)`` for all pieces, in no order; on a lane's thread, beside others that are idle.
 
-        A core that becomes idle meanwhile takes part in what is left. Elsewhere (as on the loop, in ``sequential``
+        A core that becomes idle meanwhile takes part in the pieces left. Elsewhere (as on the loop, in ``sequential``
         graphs), and as long as no core is idle, pieces are worked off in order.
 
         Args:
@@ -359,7 +359,7 @@ class Team:
             work_ns: Estimated time of one thread for all of them.
             multiplies: It calls BLAS, which a lane's thread keeps to one thread meanwhile.
         Raises:
-            BaseException: what a piece raised; that of the first one of several. Pieces that were left are dropped.
+            BaseException: of a piece; of the first one, if several raise. Pieces that were left are dropped.
         """
         is_here = getattr(self._here, "member", None) is not None
         with self.single() if multiplies and len(pieces) > 1 and is_here else nullcontext():

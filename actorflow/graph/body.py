@@ -104,12 +104,12 @@ class Body:
 
 
 def made_again(ops: Sequence[Op], results: Sequence[Blob], stand_ins: Mapping[Blob, Blob], root: Graph) -> list[Blob]:
-    """Make ops once more in the current scope of a graph, which may be another one; returns what they give.
+    """Make ops once more in the current scope of a graph, which may be another one; returns their results.
 
     Args:
         ops: The ops, each behind those that it needs.
         results: Blobs that they write, or that stand for others.
-        stand_ins: By blob, what is read in its place.
+        stand_ins: By blob, the one read in its place.
         root: The graph.
     """
     made = dict(stand_ins)

@@ -28,8 +28,8 @@ def gradient(loss: Blob, wrt: Sequence[Blob]) -> list[Blob]: ...
 def gradient(loss: Blob, wrt: Blob | Sequence[Blob]) -> Blob | list[Blob]:
     """Build the gradient of a scalar blob.
 
-    Everything made goes into a sub-graph "gradient" of the current scope, in scopes named as the scopes of the ops it
-    belongs to; the gradient of an op is on the op's place and lane. Only what ``wrt`` needs is built. Where several ops
+    Everything made goes into a sub-graph "gradient" of the current scope, in scopes named as those of the ops. An
+    op's gradient is on the op's place and lane. Only the part ``wrt`` needs is built. Where some ops
     read a blob, their contributions are added in the order in which these were connected. A variable is differentiated
     as the value that the frame reads; updates are not looked through.
 

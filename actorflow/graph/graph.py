@@ -1,4 +1,4 @@
-"""Graphs: the definition of what is computed. What a graph runs, shows or records is imported when it is asked for."""
+"""Graphs: the definition of a computation. The code that runs, shows or records it is imported when it is asked for."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class _Defaults(NamedTuple):
 
 
 class Interface(NamedTuple):
-    """Names of what goes into a graph and what comes out, where a file has said them."""
+    """Names of a graph's inputs and outputs, if its file has given them."""
 
     inputs: dict[str, Blob]
     outputs: dict[str, Blob]
@@ -115,15 +115,15 @@ class Interface(NamedTuple):
 class Graph:
     """A bipartite graph of operations and blobs, or a part of one.
 
-    ``with graph.subgraph("encoder"):`` names a scope: what is made inside goes there, by layers, by the functional form
+    ``with graph.subgraph("encoder"):`` names a scope: nodes made inside go there, by layers, by the functional form
     (``af.ops.softmax(y)``), and by ``graph.blob`` and the like. Scopes share the root's ops, blobs and variables; only
     the root can run. Leaving ``async with graph:`` closes it (`aclose`).
 
     Args:
         name: Shown in errors, the live page and ``to_dot``.
         memory_budget: Most bytes that variables and intermediate values may take on each device. Frames and ops wait
-            for memory; a graph that can never fit fails when it is compiled. What is fed and what was fetched is the
-            application's and does not count.
+            for memory; a graph that can never fit fails when it is compiled. Values fed and fetched are the
+            application's and do not count.
         sequential: Run one op after the other on the loop, in the order of the plan, for debugging.
         deterministic: Keep BLAS on one thread, so that no sum depends on how many cores were free.
         dry_run: Check, plan and take feeds, but compute nothing: results are `TensorSpec`.
@@ -139,23 +139,23 @@ class Graph:
             retries are launched by themselves, and so is everything under a memory budget or in a sequential graph.
             ``plan.summary()`` lists the segments, and `statistics` says how often each was replayed.
         fuse: Compute elementwise ops of one shape that follow each other, and the reductions of their values, in one
-            pass over memory where that is quicker: on accelerators, on the CPU for values of 8 MiB and more, and what
+            pass over memory where that is quicker: on accelerators, on the CPU from values of 8 MiB on and for those
             oneDNN computes with a product. Values inside that are neither fetched nor read elsewhere are not in memory
-            then. Results of elementwise ops are the same to the bit; ``plan.summary()`` lists what is joined.
+            then. Results of elementwise ops are the same to the bit; ``plan.summary()`` lists the ops joined.
         world: The ranks that run this graph together, each of which builds it (`actorflow.transport`); the default is
             that of the process, `actorflow.world`.
         trace_capacity: Number of newest calls that the graph keeps for `recording` and the live page, rounded up to a
             power of two; each takes 32 bytes.
         max_plans: Number of plans that the graph keeps, one for each different ``fetch`` and lengths of open axes; what
             was used least recently goes first.
-        check_finite: Look at what each op has made: the first whose result has a NaN or an infinity where its inputs
+        check_finite: Look at the results of each op: the first that has a NaN or an infinity where its inputs
             have none fails with `NotFiniteError`, which says what they are. `FiniteCheck` says more exactly what to
             look for, and lets the graph pause instead. Nothing is fused or captured meanwhile; see `check_finite`.
 
     Attributes:
         name: Full name, scopes joined by ``/``; the root's name is not part of its nodes' names.
         parent: The graph around a sub-graph, None for the root.
-        body: The branch, or body of a loop, that a sub-graph is or lies in; None for what frames compute themselves.
+        body: The branch, or body of a loop, that a sub-graph is or lies in; None for the graph that frames compute.
         root: The outermost graph.
         options: The root's: how it runs.
 
@@ -195,7 +195,7 @@ class Graph:
         self.body: Body | None = None
         self.root: Graph = self
         self._prefix = ""
-        self._store = Store()  # shared with the sub-graphs, which have nothing of what follows
+        self._store = Store()  # shared with the sub-graphs, which have none of the following
         self._last_function: Function | None = None
         self._defaults = [_Defaults()]
         self._scope_stack: list[Graph] = [self]
@@ -342,7 +342,7 @@ class Graph:
         axis: str = "row",
         place: Place | str | None = None,
     ) -> Cache:
-        """Make a cache: keys and values of what each session has read, in blocks from one pool; see `Cache.attention`.
+        """Make a cache: keys and values of each session's tokens, in blocks from one pool; see `Cache.attention`.
 
         Args:
             name: Begins the names of its sources, ``name_used`` and the like.
@@ -453,8 +453,8 @@ class Graph:
             operation: The operation, an instance: ``af.ops.Inner()``.
             place: Where it runs; the default is that of `at`.
             lane: Name of the device's FIFO that it runs on. By default the one of `at`; without one, the plan keeps
-                chains on a lane and spreads what is independent over as many lanes as there are cores.
-            priority: Fire it, and what leads to it, before other ready ops, as if this many more ops followed it.
+                chains on a lane and spreads independent ops over as many lanes as there are cores.
+            priority: Fire it, and ops that lead to it, before other ready ops, as if this many more ops followed it.
             timeout: Longest time of one call in seconds; past it the run fails with `OpTimeoutError`.
             retries: Number of times that a failed call is repeated before its failure counts.
             backoff: Seconds before the first repetition; each further one waits twice as long, a day at most.
@@ -543,7 +543,7 @@ class Graph:
             emits: Whether it is a generator function, plain or async, whose items are computed one after the other:
                 ``outputs`` are the types of an item, and all ops that follow are computed once per item, in order, up
                 to where `actorflow.collect` joins the items into a value of the frame; `stream` gives a result for each
-                item of what is not joined. The generator is asked for an item when there is room, and closed if the
+                item of blobs that are not joined. The generator is asked for an item when there is room, closed if the
                 frame fails or is cancelled.
             in_flight: Most items of an op that emits that are computed at once. With more than 1 it must not change
                 an array that it has given. In a stream as many are computed ahead, or 16 if they are quick.
@@ -641,7 +641,7 @@ class Graph:
         The other graph keeps its variables, its memory budget and all its settings, and can be run by itself, too; its
         variables belong to whoever runs it. Frames start there in the order of the frames here. A frame that is
         cancelled or times out here does so there; an error names the op in either graph, with both lines. Open axes
-        have the lengths of what they are fed. A gradient by what it is fed computes it once more, in this graph, on the
+        have the lengths of their feeds. A gradient by what it is fed computes it once more, in this graph, on the
         values that its variables have then: none of them may be updated by it, and nothing random be read.
 
         Args:
@@ -741,7 +741,7 @@ class Graph:
     def subgraph(self, name: str) -> Graph:
         """Make a sub-graph: a scope whose nodes' names start with its name.
 
-        ``with graph.subgraph("encoder"):`` has all that is made in ``graph`` go there: layers, what the functional form
+        ``with graph.subgraph("encoder"):`` has all nodes made in ``graph`` go there: layers, those the functional form
         makes, and blobs, variables, ops, functions and further sub-graphs as well.
 
         Raises:
@@ -830,12 +830,12 @@ class Graph:
         force_cpu: bool = False,
         name: str | None = None,
     ) -> Iterator[None]:
-        """Default place, lane and kernel libraries of what is made inside the ``with`` block.
+        """Default place, lane and kernel libraries of ops made inside the ``with`` block.
 
         With ``name="head"``, functional forms call the ops that they make inside so, too: the first one ``head``,
         others and constants ``head.bias`` and so on.
 
-        What is not given stays as it is around the block. With no block around it, nodes are on the CPU, and an op of
+        Options not given stay as around the block. With no block around it, nodes are on the CPU, and an op of
         the functional form is where its first input lives.
 
         Example:
@@ -845,7 +845,7 @@ class Graph:
             ...     y = af.ops.relu(x)
             >>> y
             <Blob 'head/out' float32[2] on sim:0>
-            >>> af.to_numpy(graph.run_sync({x: [-1, 1]})[y])  # what is fetched stays where it was computed
+            >>> af.to_numpy(graph.run_sync({x: [-1, 1]})[y])  # a fetched value stays where it was computed
             array([0., 1.], dtype=float32)
         """
         root = self.root
@@ -1003,7 +1003,7 @@ class Graph:
         r"""The graph in Graphviz's language: ops as boxes, blobs as ellipses, variables in bold.
 
         Args:
-            times: Colour what was called, the redder the more of the time it took, and say how often and how long.
+            times: Colour ops that were called, the redder the more of the time it took, and say how often and how long.
 
         Example:
             >>> graph = af.Graph("g")
@@ -1078,7 +1078,7 @@ class Graph:
     async def warm_up(
         self, fetch: Fetch = None, *, axes: Mapping[str, int] | None = None, timeout: float | None = None
     ) -> bool:
-        """Have ready what first runs would wait for: plans, threads, kernels.
+        """Prepare all that first runs would wait for: plans, threads, kernels.
 
         Zeros are fed and the results dropped, unless the part has functions of yours, updates of variables, random
         numbers, or ops on other ranks, of which a run would be felt: it is planned only.
@@ -1090,8 +1090,8 @@ class Graph:
         Returns:
             Whether it was computed.
         Raises:
-            TimeoutError: after ``timeout``; what is ready by then stays so.
-            ActorflowError: what `compile` and `run` raise.
+            TimeoutError: after ``timeout``; plans ready by then stay so.
+            ActorflowError: as `compile` and `run`.
         Cancellation: as for `run`.
 
         Example:
@@ -1136,7 +1136,7 @@ class Graph:
         atomic: bool = False,
         partial: bool = False,
     ) -> Result:
-        """Run one frame of the graph and return what was fetched.
+        """Run one frame of the graph and return the values fetched.
 
         Calls may overlap; each has its own frame, and variables order them: a frame reads a weight when the frames
         started before it have updated that weight.
@@ -1147,11 +1147,11 @@ class Graph:
                 Python numbers take that of the blob. A blob that ops write may be fed, too: ops that nothing else
                 needs are not run then, and nor need their sources be fed.
             fetch: Blobs whose values are returned, and ops or sub-graphs to run besides: one, its name, or several of
-                these; only what they need is run. A variable gives its value before the frame's updates. By default
+                these; only the ops they need are run. A variable gives its value before the frame's updates. By default
                 everything is run and the `sinks` are returned.
             timeout: Longest time of the run in seconds; it goes on while the graph is paused.
             atomic: Commit all variables' updates together at the end of the run, or none of them.
-            partial: Go on when an op fails, without what depends on it: the result has what does not, and the errors of
+            partial: Go on if an op fails, without ops depending on it: the result has all other values and errors of
                 the rest, by name, in `Result.errors`. Variables whose updates depend on the op keep their values. An
                 op's ``timeout`` counts when its call has ended, and ops are not joined into one pass.
         Returns:
@@ -1161,11 +1161,11 @@ class Graph:
             GraphError, KernelNotFoundError, DeviceError: as for `compile`.
             OpError: if an op fails; the first failure wins, the rest of the frame is cancelled, and the graph stays
                 usable. With ``partial`` it is raised by ``result[y]``.
-            RunTimeoutError: after ``timeout``, listing what the run waited for.
+            RunTimeoutError: after ``timeout``, listing the ops the run waited for.
             RunCancelledError: if `cancel` has ended the run.
             StallError: after the graph's ``stall_limit`` without progress, likewise.
         Cancellation: returns promptly. Async functions are cancelled and awaited; a kernel that runs in a thread ends
-        there by itself, and what it computes is dropped. Variables keep either their old or their new value.
+        there by itself, and its result is dropped. Variables keep either their old or their new value.
 
         Example:
             >>> import asyncio
@@ -1190,7 +1190,7 @@ class Graph:
         return await engine.run(feeds, None if fetch is None else targets_of(fetch), timeout, atomic, partial)
 
     def _partial(self, partial: bool, atomic: bool) -> bool:
-        """Check that the graph can go on without what fails."""
+        """Check that the graph can go on without ops that fail."""
         if flag("partial", partial) and atomic:
             raise GraphError("partial=True keeps what does not depend on a failure, atomic=True keeps all or nothing")
         if partial and self.world.size > 1:
@@ -1283,7 +1283,7 @@ class Graph:
     ) -> Batcher:
         """Compute the requests of many callers in few frames, each caller's rows beside those of others.
 
-        While no frame is in flight, what waits goes at once: all requests that came in one turn of the loop. While
+        While no frame is in flight, waiting requests go at once: all that came in one turn of the loop. While
         some are, and fewer than ``in_flight``, a further one starts when ``max_rows`` rows wait, or when the oldest
         request has waited for ``max_wait``. So a request that comes alone never waits for company, and under load full
         frames follow each other. A frame takes requests in their order as long as they fit as a whole; one of more than
@@ -1355,8 +1355,8 @@ class Graph:
         """Give memory that no frame needs back to the system; the next run takes longer.
 
         It drops the free buffers of all devices that the graph has opened, its plans with the constants that they have
-        computed, and what kernels keep for their next call. All of it is made again when it is needed. The C library is
-        asked to give back what is free, where it has a function for that (glibc).
+        computed, and scratch memory of kernels. All of it is made again when it is needed. The C library is
+        asked to give back free memory, where it has a function for that (glibc).
 
         Example:
             >>> graph = af.Graph("g")
@@ -1412,7 +1412,7 @@ class Graph:
     def check_finite(self) -> options.FiniteCheck | None:
         """The check of the results of ops; None for none. Set it at any time: it is for frames that start.
 
-        It may be set to what `Graph` takes: a bool, or a `FiniteCheck`.
+        It may be set, as in `Graph`: to a bool, or a `FiniteCheck`.
 
         Example:
             >>> graph = af.Graph("g")
@@ -1513,7 +1513,7 @@ class Graph:
     def cancel(self, frame: int | None = None, *, reason: str = "by Graph.cancel") -> list[int]:
         """End frames in flight. Their callers get `RunCancelledError` at once; a stream ends with that.
 
-        What was begun is treated as when the task that awaits a run is cancelled: async functions are cancelled, a
+        Calls under way are treated as when the task that awaits a run is cancelled: async functions are cancelled, a
         kernel in a thread ends by itself, variables keep their old or their new value.
 
         Args:
@@ -1561,8 +1561,8 @@ class Graph:
             targets: Blobs, variables among them, and ops, for their outputs.
             every: Sample every so many frames, at most.
             interval: Seconds between the starts of frames that are sampled, at least.
-            in_a_row: How many frames that follow each other to sample each time, for what changes from one to the next.
-            trace: Whether the statistics of what is sampled go to the graph's trace, see `save_trace`.
+            in_a_row: How many frames that follow each other to sample each time, for changes from one to the next.
+            trace: Whether the statistics of the samples go to the graph's trace, see `save_trace`.
         Raises:
             GraphError: if the graph has no such node, there is no target, or the graph runs on several ranks.
             GraphError: if ``every`` or ``in_a_row`` is below 1 or ``interval`` is negative.
@@ -1691,7 +1691,7 @@ class Graph:
         A frame's span is below the one that is current where `run` is called, such as a request's. Calls have theirs
         when the frame has ended, from the times in the trace. Those of async functions are there while they run, so
         that spans that such a function makes are below its own; spans that a plain function makes are below the
-        frame's. A failed call has a span, however short, and so has each that is repeated; what it has raised is
+        frame's. A failed call has a span, however short, and so has each that is repeated; its exception is
         recorded there, and in the frame's if that fails as well. A sub-graph stands for its root.
 
         Each frame of a stream is the root of a trace of its own, with a link to the span that is current where its
@@ -1744,10 +1744,10 @@ class Graph:
     ) -> None:
         """Save the graph to a file, while it runs: `actorflow.load` makes it again, in any process.
 
-        The file has what the graph is and the values of its variables after all frames started before this, so what is
+        The file has the graph's structure and its variables' values after all frames started before this, so what is
         loaded computes what this graph would compute next, to the bit. It is written in a thread, and replaces one of
         its name only when it is whole. No code is in it: functions, and operations that are not this package's, are
-        named there, so they must be found by their names in a module. ``actorflow docs files`` says what else is in it.
+        named there, so they must be found by their names in a module. ``actorflow docs files`` lists the rest.
 
         Args:
             path: The file, ``.af`` by custom.

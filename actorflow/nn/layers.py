@@ -36,7 +36,7 @@ def activation_of(owner: str, kind: str) -> Callable[..., Blob]:
 
 
 def bottoms(layer: Composite, bottom: Sequence[Blob], *names: str) -> Sequence[Blob]:
-    """The bottom, if it has as many blobs as names; raises GraphError naming what is expected."""
+    """The bottom, if it has as many blobs as names; raises GraphError naming those expected."""
     if len(bottom) != len(names):
         blobs = f"{len(names)} bottom blob{'s' * (len(names) > 1)} ({', '.join(names)})"
         raise GraphError(f"{type(layer).__name__} takes {blobs}, got {len(bottom)}")
@@ -191,7 +191,7 @@ class Dropout(Layer):
         >>> layer = af.nn.Dropout(0.5)
         >>> dropped, kept = layer(x), layer(x, training=False)
         >>> values = graph.run_sync({x: [1] * 1000}, fetch=dropped)[dropped]
-        >>> np.unique(values)  # what is left is scaled up, by 1 / (1 - rate)
+        >>> np.unique(values)  # the rest is scaled up, by 1 / (1 - rate)
         array([0., 2.], dtype=float32)
         >>> kept is x
         True
@@ -764,7 +764,7 @@ class RMSNorm(_Normalization):
 class MultiHeadAttention(Layer):
     """Attention of several heads, between products with weights; see `ops.attention`.
 
-    Bottom: x (batch, queries, features), and perhaps what it attends to, (batch, keys, ...), which is x itself
+    Bottom: x (batch, queries, features), and perhaps the values attended to, (batch, keys, ...), which are x itself
     otherwise, and a mask. Top: (batch, queries, features). Variables: ``weight_q`` and ``weight_out`` (features,
     features), ``weight_k`` and ``weight_v`` (kv_heads * features / heads, ...), and a bias for each, ``bias_q`` to
     ``bias_out``.

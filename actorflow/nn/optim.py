@@ -123,7 +123,7 @@ class Clip(NamedTuple):
 class Optimizer(ABC):
     """Base of the optimizers.
 
-    A subclass says by `operation` what one update is. The operation's arguments are ``weight``, ``grad``, ``rate``,
+    A subclass gives one update by `operation`. The operation's arguments are ``weight``, ``grad``, ``rate``,
     ``step`` (how many steps were taken before) and, under names of its own, the variable's states, which it gives back
     behind the weight.
 
@@ -191,7 +191,7 @@ class Optimizer(ABC):
 
         Raises:
             GraphError: before the first `minimize`, which makes it, or if a policy gives the rate (then it is the blob
-                ``rate`` in what `minimize` returns).
+                ``rate`` of the result of `minimize`).
 
         Example:
             >>> graph = af.Graph("g")

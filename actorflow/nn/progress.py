@@ -35,7 +35,7 @@ class Progress:
 
     def __init__(self, epochs: int, steps: int | None = None, console: Console | None = None) -> None:
         epochs, steps = whole("epochs", epochs), None if steps is None else whole("steps", steps)
-        from rich import console as consoles  # only what shows progress loads rich
+        from rich import console as consoles  # rich is loaded only to show progress
         from rich import progress
 
         self._console = console or consoles.Console()
@@ -81,7 +81,7 @@ class Progress:
             self._refresh({})
 
     def validated(self, validation: Mapping[str, float]) -> None:
-        """End the epoch, and show what its validation gave."""
+        """End the epoch, and show the results of its validation."""
         self._end_epoch(validation)
 
     def _end_epoch(self, validation: Mapping[str, float]) -> None:

@@ -38,7 +38,7 @@ Renaming = Mapping[str, str | None] | Callable[[str], str | None]
 
 #: Names of torch's parameters by ours, in the scope of a layer; others have the same one.
 _NAMES: Mapping[str, str] = MappingProxyType({"scale": "weight", "shift": "bias", "running_variance": "running_var"})
-_COUNTER = "num_batches_tracked"  # what torch counts and nothing here needs
+_COUNTER = "num_batches_tracked"  # a count of torch that nothing here needs
 #: Where torch's exporter has made weights of its own.
 _RENAMED = """
   names with :: are of weights that torch has changed when it wrote the file of ONNX, and joined batch norms into: \
@@ -98,7 +98,7 @@ def _joined(path: str, parameter: str) -> str:
     return f"{path}.{parameter}" if path else parameter
 
 
-_Bound = dict[str, _Tensor]  # tensors by the names of what needs them
+_Bound = dict[str, _Tensor]  # tensors by the names of the variables that need them
 #: Identity of layers of one kind: their parameters, with the number of their axes.
 _Kind = frozenset[tuple[str, int]]
 
@@ -110,7 +110,7 @@ def load_torch(
 ) -> dict[str, tuple[str, ...]]:
     """Put the weights of a PyTorch module into a graph, a sub-graph or a layer that computes the same.
 
-    Weights are turned to the order that they have here, by what reads them: kernels of convolutions, the columns of an
+    Weights are turned to the order that they have here, by their readers: kernels of convolutions, the columns of an
     inner product, or the features of a normalization, that follows on flattened images (torch flattens channels,
     height, width; here it is height, width, channels), gates' biases, which are two there, and so on. What is computed
     from images that no convolution or pooling has seen is taken as it is. Other dtypes of the same kind are converted.
@@ -216,7 +216,7 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape[:2] if all(length == 1 for length in shape[2:]) else shape
 
 
-# -- what there is -----------------------------------------------------------------------------------------------------
+# -- tensors given ----------------------------------------------------------------------------------------------------
 
 
 def _tensors(state_dict: Mapping[str, Any], rename: Renaming | None, problems: list[str]) -> list[_Tensor]:
@@ -263,7 +263,7 @@ def _renamed(name: str, rename: Renaming | None) -> str | None:
     return name
 
 
-# -- what is wanted ----------------------------------------------------------------------------------------------------
+# -- tensors wanted ----------------------------------------------------------------------------------------------------
 
 
 def _recipes(variables: Mapping[Variable, str]) -> dict[Variable, _Recipe]:
@@ -360,7 +360,7 @@ def _attention(path: str, own: Mapping[str, Variable]) -> dict[Variable, _Recipe
 
 
 class _Places:
-    """Where each element of a sample is among torch's, both flattened: of images, and of what is made of them by moving
+    """Where each element of a sample is among torch's, both flattened: of images, and of arrays made of them by moving
     all elements of a sample (flattened, transposed, joined). Of other blobs nothing is known to differ.
 
     Args:
@@ -431,7 +431,7 @@ def _bind(
     """Find a tensor for each need; those that nothing needs are left over.
 
     Args:
-        given: Whether renamed tensors are for what has that name, and for nothing else.
+        given: Whether renamed tensors are for the variables of that name alone.
     """
     needs = {need.name: need for recipe in recipes.values() for need in recipe.needs}
     known = {names[each].replace("/", "."): recipe.needs[0].name for each, recipe in recipes.items()}
@@ -460,7 +460,7 @@ _Named = TypeVar("_Named", _Need, _Tensor)
 
 
 def _by_path(parameters: Iterable[_Named]) -> dict[str, dict[str, _Named]]:
-    """Parameters by the path of what they are of, and their names there."""
+    """Parameters by the path of their layer, and their names there."""
     found: dict[str, dict[str, _Named]] = {}
     for each in parameters:
         found.setdefault(each.path, {})[each.parameter] = each

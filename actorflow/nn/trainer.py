@@ -30,7 +30,7 @@ from actorflow.runtime.stream import FrameStream
 class Trainer:
     """Runs the steps of a training, and saves and restores its place.
 
-    It is an async iterator, not a framework of callbacks: what is to happen between steps stands in the loop's body, in
+    It is an async iterator, not a framework of callbacks: code to run between steps stands in the loop's body, in
     the application's own task. `fit` is for those who want nothing in between.
 
     On several ranks each of them has a trainer, and each gets all losses and metrics, wherever they are computed.
@@ -47,7 +47,7 @@ class Trainer:
         checkpoints: Where to save; None for nowhere.
         every: Save after this many steps, positive; and at the end.
         batch: Names of the open axes along which a batch has its rows; steps count by them in means over several. The
-            default is the one that the sources of what is fetched begin with.
+            default is the one that the sources of the fetched blobs begin with.
 
     Attributes:
         number: Steps begun, those before a `resume` included.
@@ -165,7 +165,7 @@ class Trainer:
         the first that is made. Other feeds of the epoch in which that was are taken from its start, and those that have
         been taken before are skipped; so they must be the same ones each time: seed their order by the epoch.
 
-        Any number of ranks can go on with what another number has saved. Feeds that know their place are then told
+        Any number of ranks can go on from a checkpoint of another number. Feeds that know their place are then told
         those of all ranks, if they are `af.data.Reshardable`, as `af.data.Loader` is.
 
         Args:
@@ -250,11 +250,11 @@ class Trainer:
 
         Args:
             feeds, epochs: As for `steps`.
-            validate: Awaited when all steps of an epoch have begun and before any of the next one does: what it runs
+            validate: Awaited when all steps of an epoch have begun and before any of the next one does: its runs
                 sees the weights of that moment. Gives numbers by name; see `evaluate`.
             progress: Whether to show a bar at the terminal, or a line for each epoch elsewhere.
         Raises:
-            OpError, CheckpointError, ...: as for `steps`; and what ``validate`` raises.
+            OpError, CheckpointError, ...: as for `steps`; and those of ``validate``.
 
         Example:
             >>> graph = af.Graph("g")
@@ -412,7 +412,7 @@ class Trainer:
             if saving is not None:
                 await wait_out([saving])
             if saving is not None and not saving.cancelled():
-                saving.exception()  # raised above, or less than what is being raised
+                saving.exception()  # raised above, or less important than the error being raised
 
     def _everywhere(self, blobs: Collection[Blob]) -> list[Blob]:
         """Blobs that all ranks fetch so that each of them has the values: a copy of each on every rank."""
@@ -426,7 +426,7 @@ class Trainer:
         return to_numpy(result[self._copies[blob][self._graph.world.rank]])
 
     def _axes_of_rows(self, fetch: Sequence[Blob | Graph]) -> Collection[str]:
-        """The open axes along which the batches have rows that a frame needs for what is fetched."""
+        """The open axes along which the batches have rows that a frame needs for its fetched blobs."""
         if self._batch_axes is not None:
             return self._batch_axes
         ops, fetched = chosen(self._graph, fetch)
@@ -453,7 +453,7 @@ class Trainer:
         begun: deque[tuple[int, int, int | None]],
         validate: Validate | None,
     ) -> AsyncGenerator[Feeds, None]:
-        """The feeds of all epochs. What stands behind a yield happens when its step has begun, before the next one."""
+        """The feeds of all epochs. Code behind a yield runs when its step has begun, before the next one."""
         self._offered = False
         while (epochs is None or self.epoch < epochs) and (until is None or self.number < until):
             taken, known = self._batch, 0

@@ -108,9 +108,9 @@ def emitting(
         fetched: The blobs that are asked for.
         spec_of, operation_of: Types of blobs, and operations of ops.
     Raises:
-        GraphError: if an op reads items of several ops that emit, or an item and what is joined of all of them; if
-            nothing emits what is joined; if a variable is updated per item; if some of what is fetched is per item, and
-            some is not. PlaceError if what follows an item is on another rank.
+        GraphError: if an op reads items of several ops that emit, or an item and the value joined of all of them; if
+            nothing emits the joined blob; if a variable is updated per item; if some fetched blobs are per item, and
+            some are not. PlaceError if an op that follows an item is on another rank.
     """
     if not any(isinstance(op.operation, Emitting | Collect) for op in ordered):
         return None

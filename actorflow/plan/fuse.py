@@ -2,7 +2,7 @@
 
 Elementwise operations of one shape that follow each other, and the reductions of their values, become one step of the
 plan (`actorflow.ops.fused`): on devices, as each launch counts, and on the host where values are large. So do those
-that a library computes together, with what they follow, a convolution say. The ops of the graph stay what they are: the
+that a library computes together, with the op they follow, a convolution say. The ops of the graph stay as they are: the
 step lists them as its parts, and times, states and errors are theirs.
 
 Normalization by given statistics is elementwise: its factors are computed as the chain begins. They are not multiplied

@@ -95,7 +95,7 @@ class Plan:
         lengths: Lengths of the open axes that it was made for.
         tapped: Slot of each blob whose value is kept for taps, and not returned.
         check: The check of its ops' results; None for none.
-        is_partial: Whether a failure is confined to what depends on the op; see `Graph.run`.
+        is_partial: Whether a failure is confined to the ops that depend on its op; see `Graph.run`.
         per_item: Blobs that are returned for each item of an op that emits, and not once in a frame.
         results: Of a body, the slots of its outputs.
 

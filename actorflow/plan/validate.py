@@ -19,7 +19,7 @@ from actorflow.transport.base import Transport
 def needed_ops(targets: Iterable[Blob | Op | Graph], fed: Collection[Blob] = ()) -> tuple[Op, ...]:
     """The ops that ``targets`` need, in order of creation: a blob needs its producers, a sub-graph all its ops.
 
-    A variable needs nothing, as its value is there, and nor does what is fed.
+    A variable needs nothing, as its value is there, and nor does a feed.
     """
     todo: list[Op] = []
     for target in targets:

@@ -194,7 +194,7 @@ def _frames(recording: Recording) -> Frames | None:
 def _path(recording: Recording, frame: int) -> list[PathCall]:
     """From the frame's last call back, each time to the call that it waited for: of those that it follows, the last.
 
-    A call that repeats a failed one waited for that, too. Where the file does not say what follows what, it is the last
+    A call that repeats a failed one waited for that, too. Where the file has no dependencies, it is the last
     call of the frame that ended before.
     """
     rows = np.flatnonzero(recording.frame == frame)

@@ -147,7 +147,7 @@ class Monitor:
 
     def spread(self) -> None:
         """Hand the ops that are dirty to all watchers."""
-        # Of a copy, made in one piece: lanes write meanwhile. What they mark after it stays marked, or is seen now.
+        # Of a copy, made in one piece: lanes write meanwhile. Ops they mark after it stay marked, or is seen now.
         ids = np.flatnonzero(np.frombuffer(bytes(self.dirty), dtype=np.uint8))
         np.frombuffer(self.dirty, dtype=np.uint8)[ids] = 0
         for watcher in self._watchers:

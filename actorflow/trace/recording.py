@@ -63,7 +63,7 @@ class Recording(Calls):
         """The calls for trace viewers: a row per track, and one with the frames.
 
         Calls of one track that overlap (async functions, messages) are asynchronous events: of overlapping complete
-        ones, Perfetto would drop all but one without a word. So are frames. What failed calls have raised is an
+        ones, Perfetto would drop all but one without a word. So are frames. The exception of a failed call is an
         argument of theirs, ``error``, and they are of the category ``failed`` besides.
         """
         return "".join(self.pieces())
@@ -154,7 +154,7 @@ class TraceCopy:
         return recording
 
     def pieces(self) -> Iterator[str]:
-        """`Recording.pieces` of the calls; empty ones first, while it finds out what these were of."""
+        """`Recording.pieces` of the calls; empty ones first, while it finds their ops."""
         for step in self._steps():
             if step is None:
                 yield ""
@@ -244,7 +244,7 @@ _GZIP = b"\x1f\x8b"
 _WRONG = (AttributeError, TypeError, ValueError, OverflowError)
 #: Microseconds from the first time to the last, at most: 146 years, of which nanoseconds fit into 64 bits.
 _MOST_US = 2.0**62 / 1e3
-#: Begin and end in microseconds, track, node, frame, and what it has raised.
+#: Begin and end in microseconds, track, node, frame, and its exception.
 _Row = tuple[float, float, int, int, int, str | None]
 
 
@@ -334,9 +334,9 @@ class _Spans:
         self._values: list[RecordedValue] = []
 
     def take(self, event: Mapping[str, Any]) -> None:
-        """Look at one event; raises KeyError, or one of `_WRONG`, if it lacks what an event of its kind has."""
+        """Look at one event; raises KeyError, or one of `_WRONG`, if it lacks a field of its kind."""
         kind = event.get("ph")
-        if event.get("cat") == "frame":  # ours: what else they say follows from their calls
+        if event.get("cat") == "frame":  # ours: their other fields follow from their calls
             said = event.get("args") or {}
             if self._is_ours and "axes" in said:
                 self._lengths[int(said["frame"])] = tuple([(str(name), int(n)) for name, n in said["axes"].items()])
@@ -348,7 +348,7 @@ class _Spans:
             self._open[self._identity(event)].append(event)
         elif kind in ("E", "e"):
             begun = self._open[self._identity(event)]
-            if begun:  # what began before the file did is left out
+            if begun:  # spans begun before the file are left out
                 first = begun.pop()
                 self._add(first, _finite(first["ts"]), _finite(event["ts"]))
         elif kind == "C" and self._is_ours and event.get("cat") == "value":
@@ -363,7 +363,7 @@ class _Spans:
                 self._processes[event.get("pid")] = label
 
     def recording(self, about: Mapping[str, Any] | None) -> Recording:
-        """The calls found so far, with what a file of ours says besides; raises one of `_WRONG` if that is wrong."""
+        """The calls found so far, with the other fields of a file of ours; raises one of `_WRONG` if that is wrong."""
         *columns, errors = zip(*sorted(self.rows, key=itemgetter(1)), strict=True)
         start_us, end_us, track, node, frame = map(np.array, columns)
         origin_us = 0.0 if about is not None else float(start_us.min())

@@ -21,12 +21,12 @@ _Ints = npt.NDArray[np.int64]
 
 _TRACK_SHIFT = 40  # a key's lower bits are the node's id
 _FAILED = 1 << 62  # and one of the upper ones says that the call has failed
-_MAX_ERRORS = 1024  # failed calls of which a trace knows what they have raised
+_MAX_ERRORS = 1024  # failed calls whose exceptions a trace keeps
 _MAX_LENGTHS = 1024  # frames of which a trace knows the lengths of open axes
 _MAX_REQUESTS = 4096  # requests of batched runs that a trace has
 _FORGOTTEN = "failed; with what is not kept any more"
 _MAX_VALUES = 8192  # sampled values of which a trace has the statistics; each takes about 600 bytes
-_MAX_TEXT = 200  # characters of what a call has raised
+_MAX_TEXT = 200  # characters of a call's exception
 
 
 class EndedRequest(NamedTuple):
@@ -130,7 +130,7 @@ class Trace(core.Ring):
         if capacity <= 0 or capacity & (capacity - 1):
             raise ValueError(f"capacity must be a power of two, got {capacity}")
         super().__init__(capacity)
-        self.tracks = ["loop"]  # names of what calls run on: the loop, lanes
+        self.tracks = ["loop"]  # names of the loop and of lanes
         self._numbers = {"loop": 0}
         self._errors: deque[tuple[int, str]] = deque(maxlen=_MAX_ERRORS)
         self._lengths: deque[tuple[int, Lengths]] = deque(maxlen=_MAX_LENGTHS)
@@ -167,7 +167,7 @@ class Trace(core.Ring):
         return self.total, self.requests_total
 
     def add_request(self, start_s: float, end_s: float, frames: Sequence[int], outcome: str, times: int = 1) -> None:
-        """Enter a request of a batched run that has ended: what `EndedRequest` has, by `time.perf_counter`."""
+        """Enter a request of a batched run that has ended: as in `EndedRequest`, by `time.perf_counter`."""
         self._requests.extend([(start_s, end_s, frames, outcome)] * times)
         self.requests_total += times
 

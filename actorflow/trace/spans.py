@@ -2,7 +2,7 @@
 
 Only this module imports OpenTelemetry, and only its API: without an SDK that the application sets up, spans are
 nothing. Calls are not touched: their spans are made when their frame has ended, from the times in the trace. Only those
-of async functions are there while they run, as what these functions do has spans below them. Failed calls say so by
+of async functions are there while they run, as their own work has spans below them. Failed calls say so by
 themselves, since a trace does not keep their errors.
 
 Source: the semantic conventions of OpenTelemetry (``code.*``, ``error.type``, ``exception`` events).

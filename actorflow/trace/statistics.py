@@ -89,7 +89,7 @@ class GraphStatistics:
             their blob.
         segments: Calls of ops that are launched as one.
         memory: Buffers by place, of the devices that the graph has opened.
-        shared_bytes: Bytes that frames have taken from a memory budget beyond what is kept for the oldest of them.
+        shared_bytes: Bytes that frames have taken from a memory budget beyond the share kept for the oldest of them.
 
     Example:
         >>> graph = af.Graph("g")

@@ -27,7 +27,7 @@ Received = Callable[[int, BaseException | None], None]
 
 
 class Listener(ABC):
-    """Listener that is told what a transport hears of the other ranks.
+    """Listener that is told a transport's news of the other ranks.
 
     Example:
         >>> import asyncio
@@ -62,7 +62,7 @@ class Listener(ABC):
 
         Args:
             error: `PeerLostError` if it has died or does not answer; `PeerFailedError` if it has closed its transport.
-                What is under way with it, and which it has not done its part of, fails with the like by itself.
+                Transfers under way with it, of which it has not done its part, fail with the like by themselves.
         """
 
     def leaving(self) -> None:  # noqa: B027  most have nothing to say
@@ -160,7 +160,7 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Leave: give up what is under way and free what is held; nothing is called back any more. Idempotent.
+        """Leave: give up the transfers under way and free the memory held; nothing is called back any more. Idempotent.
 
         The other ranks are told (`Listener.ended`), and wait for this one no more.
         """
@@ -205,7 +205,7 @@ class Transport(ABC):
         """The group of these ranks, made on first use.
 
         All of its ranks call this, in the same order for groups that share ranks; it may block until they have.
-        What a group computes fails if one of them has ended.
+        A group's reductions fail if one of them has ended.
         """
 
     def takes(self, kind: str) -> bool:
@@ -283,7 +283,7 @@ _DTYPES |= {"float16", "bfloat16", "float32", "float64"}
 
 
 def check_reduction(operation: str, source: Any, target: Any) -> None:
-    """Check what a rank hands to `RankGroup.all_reduce`; raises TransportError naming what cannot be reduced."""
+    """Check the arrays a rank hands to `RankGroup.all_reduce`; raises TransportError naming the one at fault."""
     if operation not in OPERATIONS:
         raise TransportError(f"all_reduce computes {', '.join(OPERATIONS)}, not {operation!r}")
     for name, array in (("source", source), ("target", target)):

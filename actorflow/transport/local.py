@@ -41,7 +41,7 @@ class Mail:
         self._scheduled = False
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Name the loop. What was put before there was one is delivered; what another one did not deliver is not."""
+        """Name the loop. Items put before there was one are delivered, items left by another one are not."""
         if self.loop is not None:
             self._letters.clear()
             self._late.clear()
@@ -72,7 +72,7 @@ class Mail:
         self._gone.add(rank)
 
     def hold(self, rank: int) -> None:
-        """Keep what comes for a rank, until `release`."""
+        """Keep messages for a rank, until `release`."""
         self._held[rank] = []
 
     def keep(self, rank: int, call: Callable[..., object], *args: Any) -> None:
@@ -80,7 +80,7 @@ class Mail:
         self._held[rank].append((rank, call, args))
 
     def release(self, rank: int) -> None:
-        """Deliver to a rank again, at once what was kept."""
+        """Deliver to a rank again, at once the messages kept."""
         for letter in self._held.pop(rank):
             self._deliver(letter)
 
@@ -137,7 +137,7 @@ class LocalWorld:
     Example:
         >>> import asyncio
         >>> from actorflow.transport import LocalWorld
-        >>> def build(transport):  # what each rank's process would do
+        >>> def build(transport):  # as each rank's process would do
         ...     graph = af.Graph("sums", world=transport)
         ...     parts = [graph.blob(f"part{rank}", [2], place=f"{rank}/cpu") for rank in range(2)]
         ...     return graph, parts[transport.rank], af.nn.parallel.Aggregate("0/cpu")(*parts)
@@ -192,7 +192,7 @@ class LocalWorld:
     def freeze(self, rank: int) -> None:
         """Have a rank stand still, as if its process had been stopped: others that wait for it lose it after a while.
 
-        What it does meanwhile, and what is for it, waits for `thaw`. Idempotent.
+        Its calls meanwhile, and messages for it, wait for `thaw`. Idempotent.
         """
         if rank not in self.frozen | self.dead:
             self.frozen.add(rank)
@@ -228,7 +228,7 @@ class LocalWorld:
         self.tell_others(has_left(rank))
 
     def tell_others(self, error: base.PeerError) -> None:
-        """Have all others know that a rank has ended; they hear of it behind what it has posted."""
+        """Have all others know that a rank has ended; they hear of it behind its posts."""
         for transport in self.transports:
             if transport.rank != error.rank:
                 self.tell(transport.rank, error)
@@ -253,7 +253,7 @@ class LocalWorld:
             self.mail.release(rank)
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """See `Transport.bind`; what was under way on a loop that has ended is given up."""
+        """See `Transport.bind`; transfers under way on a loop that has ended are given up."""
         if self.mail.loop is loop:
             return
         waiting = any(stream.sends or stream.receives for stream in self.streams.values())
@@ -306,7 +306,7 @@ class _TaggedMessages:
             self.world.mail.put(("received", *self.key), target, received, 0, error)
 
     def _deliver(self) -> None:
-        if not self.sends or not self.receives:  # a rank has left, or what came first took more than one
+        if not self.sends or not self.receives:  # a rank has left, or the first transfer took more than one
             return
         source, target, tag = self.key
         if not self.world.frozen.isdisjoint((source, target)):
@@ -423,7 +423,7 @@ class LocalTransport(base.Transport):
     # -- the ends of others -------------------------------------------------------------------------------------
 
     def give_up(self, error: base.PeerError) -> None:
-        """A rank has ended: what is under way with it has failed, unless it has done its part."""
+        """A rank has ended: transfers under way with it have failed, unless it has done its part."""
         rank = error.rank
         if rank in self.inbox.ends:
             return

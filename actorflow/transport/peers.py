@@ -12,7 +12,7 @@ from actorflow.transport.base import Listener, PeerError
 
 
 class NoteInbox:
-    """Keeps what is for the listener while there is none, and its order."""
+    """Keeps the news while there is no listener, in order."""
 
     def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
         self._later = later  # has the loop call something soon
@@ -30,7 +30,7 @@ class NoteInbox:
                 self._later(self._tell)
 
     def hear(self, rank: int, note: bytes) -> None:
-        """A note has come. Called on the loop, outside of what the listener does."""
+        """A note has come. Called on the loop, outside of the listener's calls."""
         self._untold.append((rank, note))
         self._tell()
 
@@ -41,11 +41,11 @@ class NoteInbox:
         self._tell()
 
     def error(self, rank: int) -> PeerError:
-        """The error for what has to do with a rank that has ended: a new one each time, as raising changes it."""
+        """The error for a transfer with a rank that has ended: a new one each time, as raising changes it."""
         return copy.copy(self.ends[rank])
 
     def clear(self) -> None:
-        """Forget the listener and what it was not told."""
+        """Forget the listener and the news it was not told."""
         self.listener = None
         self._untold.clear()
 
@@ -70,7 +70,7 @@ _LONGEST_S = 5.0
 class Liveness:
     """Asks the ranks that this one waits for whether they are alive, and finds those that do not answer.
 
-    What counts is the time in which this rank itself could have heard an answer: while its loop is blocked, or its own
+    The time counts in which this rank itself could have heard an answer: while its loop is blocked, or its own
     process stopped, hardly any passes.
     """
 
@@ -121,7 +121,7 @@ def lost_elsewhere(rank: int, by: int) -> PeerLostError:
 
 
 def has_left(rank: int) -> PeerFailedError:
-    """The error for what is under way with a rank that has closed its transport."""
+    """The error for transfers under way with a rank that has closed its transport."""
     return PeerFailedError(rank, f"rank {rank} has left: its program has ended while others wait for it")
 
 

@@ -52,7 +52,7 @@ def world(*, liveness_s: float | None = None) -> Transport:
 
 
 def launched_size(environment: Mapping[str, str] = os.environ) -> int:
-    """Number of processes of the job, by what its launcher says; 1 if none has started this one."""
+    """Number of processes of the job, by its launcher; 1 if none has started this one."""
     return max(int(value) if (value := environment.get(name, "")).isdecimal() else 1 for name in _SIZES)
 
 

@@ -1,4 +1,4 @@
-"""The live view: a page inside the application's own process that shows what a graph does now.
+"""The live view: a page inside the application's own process that shows a graph as it runs.
 
 ::
 

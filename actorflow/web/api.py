@@ -188,7 +188,7 @@ def _texts(generate_latest: Callable[[Any], bytes], families: Iterable[Family]) 
         for at in range(0, max(len(family.samples), 1), _BLOCK):
             block = _metric(family, family.samples[at : at + _BLOCK])
             text = generate_latest(SimpleNamespace(collect=lambda block=block: [block])).decode()
-            yield text if at == 0 else text.split("\n", 2)[2]  # what it means is said once
+            yield text if at == 0 else text.split("\n", 2)[2]  # its meaning is said once
 
 
 def _metric(family: Family, samples: Iterable[_Sample]) -> Any:

@@ -19,7 +19,7 @@ Send = Callable[[Message], Awaitable[None]]
 T = TypeVar("T")
 
 _WITHOUT_BODY = frozenset({204, 304})
-#: Characters that may stand in a path as they are (RFC 3986, section 3.3), and "%" of what is quoted already.
+#: Characters that may stand in a path as they are (RFC 3986, section 3.3), and "%" of quoted ones.
 _IN_PATH = "/%:@!$&'()*+,;=~"
 
 
@@ -58,7 +58,7 @@ async def unless_gone(request: _HasReceive, work: Awaitable[T]) -> T:
     These frameworks do not cancel a handler whose client has gone. aiohttp does, with ``handler_cancellation=True``.
 
     Args:
-        request: The handler's, whose body has been read: as FastAPI has done for a handler that names what is in it.
+        request: The handler's, whose body has been read: as FastAPI has done for a handler that names its contents.
         work: A coroutine or another awaitable, as of ``batcher.run(...)``.
     Returns:
         Result of the work.
@@ -288,5 +288,5 @@ class _Socket:
     async def _send_or_lose(self, message: Message) -> None:
         try:
             await self._send(message)
-        except OSError as error:  # what the specification has a server raise when the client has gone
+        except OSError as error:  # raised by servers when the client has gone, as specified
             raise ConnectionResetError("the client has gone") from error

@@ -247,7 +247,7 @@ def _refused(address: Address, status: int) -> str:
                 f"{address.url} lets nobody in by this name (HTTP 403): serve it with {allowing(host)}, "
                 "or name the path that the page is below"
             )
-        case 426:  # what uvicorn answers without a library for WebSockets
+        case 426:  # the answer of uvicorn without a library for WebSockets
             return f"the server at {address.url} takes no WebSockets (HTTP 426); for uvicorn: pip install websockets"
         case _:
             return f"there is no live page at {address.url} (HTTP {status}): is it below another path?"

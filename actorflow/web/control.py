@@ -134,7 +134,7 @@ class Control:
             why = visible(str(error), lines=True)
             _log.warning("graph %r: %s could not %s from the live page: %s", self._graph.name, by, name, why)
             return Response.of_text(409, str(error))
-        # A warning, as it is seen unless the program says otherwise: a client has changed what it does.
+        # A warning, as it is seen unless the program says otherwise: a client has changed its behaviour.
         _log.warning("graph %r: %s from the live page, by %s", self._graph.name, text, by)
         self._stream.tell_command({"time": time.time(), "by": by, "text": text})
         return Response.of_json(to_json({"done": text, **content, **control_state(self._graph)}))
@@ -203,7 +203,7 @@ class Control:
 
     async def _check_finite(self, arguments: _Arguments, by: str) -> tuple[str, dict[str, Any]]:
         if self._graph.world.size > 1:
-            raise _Conflict("of a graph on several ranks the program says what is looked for, as all must do the same")
+            raise _Conflict("a graph on several ranks is checked as its program says, as all must do the same")
         before, is_on, pauses = self._graph.check_finite, arguments.get("on", True), arguments.get("pause", True)
         # The program's own kinds of check stay; frames that start from now on have them.
         self._graph.check_finite = (before or FiniteCheck())._replace(pause=pauses) if is_on else None

@@ -227,7 +227,7 @@ class Writer:
     async def _write(self, what: str, begin: Callable[[], Iterable[str]]) -> list[bytes]:
         waiting, ending = self._waiting, self._ending
         async with self._turn:
-            waiting.pop(what, None)  # later requests get what happens from now on, too
+            waiting.pop(what, None)  # later requests get later events, too
             return await in_thread(partial(_written, begin(), ending))
 
 

@@ -245,7 +245,7 @@ class LiveStream:
     # -- state --------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Take in what happened, and wake the clients if something did."""
+        """Take in new events, and wake the clients if there are any."""
         self._watch()
         if self.graph.revision != self._captured_revision and self._capture is None:
             self._capture = asyncio.create_task(self._capture_structure())
@@ -305,7 +305,7 @@ class LiveStream:
         try:
             self.tick()
             self._is_failing = False
-        except Exception:  # noqa: BLE001  what a program has in its graph must not stop the page for good
+        except Exception:  # noqa: BLE001  objects of a program in its graph must not stop the page for good
             if not self._is_failing:
                 _log.exception("the live page of graph %r cannot be brought up to date", self.graph.name)
             self._is_failing = True

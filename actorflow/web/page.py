@@ -42,7 +42,7 @@ class PageOptions(TypedDict, total=False):
             does in a tab that was opened by an address with ``?token=``.
         control_token: Requests that show this one, in the way of ``token``, may look and control; those with
             ``token`` may only look. Without it ``token`` is for both.
-        values: Whether the page can show what blobs and variables hold: statistics, histograms, pictures, norms. Where
+        values: Whether the page can show values of blobs and variables: statistics, histograms, pictures, norms. Where
             there is a token, each request for values must show it, in the way of ``control``.
         checkpoints: Where the page's checkpoints go: an `actorflow.nn.Trainer` that saves its own, with the place in
             the data, to be resumed; `Checkpoints` or a folder for the variables and the number of the frame.

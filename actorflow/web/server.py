@@ -90,7 +90,7 @@ def app_of(page: Page | Pages) -> web.Application:
 async def _answer(http: web.Request) -> web.StreamResponse:
     page, request = http.app[PAGE], request_of(http)
     if request.path.endswith(STREAM_PATH):
-        # Compression would cost the loop more than the loopback gains. aiohttp refuses what has the limit's size, too.
+        # Compression would cost the loop more than the loopback gains. aiohttp refuses bodies of the limit's size, too.
         limit = MAX_MESSAGE_BYTES + 1
         socket = web.WebSocketResponse(heartbeat=20.0, timeout=1.0, compress=False, max_msg_size=limit)
         if socket.can_prepare(http).ok:

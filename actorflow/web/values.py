@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-#: Seconds between samples of what is selected, and between those of norms, of which each takes two frames. Of the
+#: Seconds between samples of the selected node, and between those of norms, of which each takes two frames. Of the
 #: former at most seven are in a second, and of the latter's frames three, where the second of two comes late.
 VALUES_S, NORMS_S = 0.15, 1.25
 #: Blobs that are sampled at once: of more clients than that, the first ones' are.
@@ -47,7 +47,7 @@ _MOST_BLOBS = 32
 _MOST_KEPT = 160
 #: Bytes of the weights whose norms are computed; of gradients there are as many.
 _MOST_BYTES = 256 << 20
-#: Of the time of one core, what is described takes at most this share.
+#: Share of the time of one core that descriptions take at most.
 _SHARE = 0.1
 
 

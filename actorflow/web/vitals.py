@@ -73,7 +73,7 @@ def _behind(stages: list[Stage]) -> list[list[int]]:
     numbers = {stage: number for number, stage in enumerate(stages)}
 
     def sources(stage: Stage) -> list[int]:
-        # A branch begins at what has no number of its own.
+        # A branch begins at a node that has no number of its own.
         return [n for up in stage.upstream for n in ([numbers[up]] if up in numbers else sources(up))]
 
     return [sources(stage) for stage in stages]
@@ -223,7 +223,7 @@ class Occupancy:
         return parts
 
 
-#: A frame in which nothing has moved for so long is asked what it waits for.
+#: A frame in which nothing has moved for so long is asked for the ops it waits for.
 _OLD_S = 1.0
 _MAX_FRAMES = 3
 #: Frames that are looked at for that, the oldest.

@@ -4,12 +4,12 @@ From the server, in the order of a snapshot:
 
 - ``graph`` (text, `capture`): name, revision, nodes, edges, and the op that each is made for; the page places them.
 - states (binary, `encode_states`): all ops (a full message) or the changed ones (a delta).
-- ``status`` (text, `encode_status`): frames, what is under way, curves, failures, notes; all of them (full) or what is
+- ``status`` (text, `encode_status`): frames, those under way, curves, failures, notes; all of them (full) or those
   new. Behind states there is always one, of the same moment.
 - ``control`` (text, `encode_control`): who has paused the graph, how many frames of its streams may overlap, and what
   was commanded last; when it changes.
 - ``heartbeat`` (text): nothing happened for a while.
-- ``vitals`` (text, `encode_vitals`): memory, lateness of the loop, what old frames wait for, what is how full, data
+- ``vitals`` (text, `encode_vitals`): memory, lateness of the loop, ops that old frames wait for, fullness, data
   pipelines; about once a second.
 - ``values``, ``sample`` and ``norms`` (text, `actorflow.web.values`): to clients that have asked for values, in any
   place behind the ``graph``.
@@ -42,7 +42,7 @@ offset type    meaning
 ...    f32[n]  99th percentile, likewise
 ...    f32[n]  longest call of those that were looked at, microseconds
 ...    u8[n]   `actorflow.trace.counters.NodeState`
-...    u8[n]   index in the ``tracks`` of the ``vitals`` message of what the latest call ran on; 255 if unknown
+...    u8[n]   index in the ``tracks`` of the ``vitals`` message of the latest call; 255 if unknown
 ...    u32[m]  from the next multiple of 4 on: index of each op of which calls have failed
 ...    u32[m]  how many of its calls have failed, repeated or not
 ====== ======= ========================================================================
@@ -205,7 +205,7 @@ def encode_status(
         curves: (frame, value) points to append, by name; a value that is not finite becomes null, as JSON has none.
         notes: Texts to append to the notes of nodes.
         base: First sequence number that it applies to.
-        full: Whether points, failures and notes replace what the client has.
+        full: Whether points, failures and notes replace the client's.
     """
     message: dict[str, Any] = {
         "type": "status",

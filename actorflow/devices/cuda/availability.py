@@ -1,4 +1,4 @@
-"""CUDA devices of this machine that CuPy can use, and what to install where there are none."""
+"""CUDA devices of this machine that CuPy can use, and the packages to install where there are none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CudaFinding(NamedTuple):
     Attributes:
         name: ``device cuda``, or ``device cuda:0`` and so on where there are some.
         status: ``ok``; ``missing``: can be added; ``broken``: there, but does not work.
-        detail: Name, memory and versions, or what is wrong.
+        detail: Name, memory and versions, or the problem.
         advice: A remedy; empty if none is needed.
     """
 

@@ -1,4 +1,4 @@
-"""CUDA devices: what `actorflow.devices.stream` asks of a device with streams, by CuPy."""
+"""CUDA devices: the device with streams of `actorflow.devices.stream`, by CuPy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from actorflow.errors import DeviceError
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
-_HIGHEST_PRIORITY = -1000  # beyond what any device has: CUDA takes its highest
+_HIGHEST_PRIORITY = -1000  # beyond that of any device: CUDA takes its highest
 _COPIES = ("inbound", "outbound")
 _LEGACY = (0, 1)  # handles of CUDA's legacy default stream
 
@@ -37,7 +37,7 @@ class CudaOptions(DeviceOptions):
     """Options of one CUDA device.
 
     Args:
-        timing: Whether the profile knows what ops took on the device. It costs two timed events per turn of the
+        timing: Whether the profile knows the time of ops on the device. It costs two timed events per turn of the
             dispatcher instead of one without; a trace turns it on in any case.
 
     Example:
@@ -138,7 +138,7 @@ class CudaDevice(StreamDevice):
         self._compiler = WorkerLane(f"{place}-compiler", computes=False)
         self._compiler_stream: CudaStream | None = None  # current in its thread alone
         self._reached: set[int] = set()
-        self._adopted: list[CudaEvent] = []  # behind what the application may still compute into what it fed
+        self._adopted: list[CudaEvent] = []  # behind work that the application may still do on its feeds
 
     @classmethod
     def check(cls, place: Place) -> None:
@@ -157,7 +157,7 @@ class CudaDevice(StreamDevice):
     def launch_aside(
         self, lane: StreamLane, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None]
     ) -> Fence:
-        # Not on the lane's own stream: the loop may capture what that is given.
+        # Not on the lane's own stream: the loop may capture the work given to that.
         if self._compiler_stream is None:
             self._compiler_stream = self._new_stream(0)
             self._compiler_stream.timed = False
@@ -175,7 +175,7 @@ class CudaDevice(StreamDevice):
             try:
                 work(argument)
                 stream.record().synchronize()
-            finally:  # what kernels have allocated for themselves is of no use to the lanes
+            finally:  # the lanes have no use for memory kernels have allocated for themselves
                 self.cupy.get_default_memory_pool().free_all_blocks(stream=stream.raw)
 
     def make_segment(self, name: str, works: Sequence[Callable[[Any], object]]) -> CudaSegment:
@@ -241,7 +241,7 @@ class CudaDevice(StreamDevice):
     def adopt(self, value: Any) -> Any | None:
         """A value whose memory is on this device, of any library with DLPack or the CUDA array interface.
 
-        What the application still computes into it on its current stream, or the library on its own, is waited for by
+        Work that the application still does on it on its current stream, or the library on its own, is waited for by
         all lanes, on the device. A value that is not C-contiguous is copied, on the application's current stream. The
         application may drop it at any time.
         """
@@ -303,7 +303,7 @@ class CudaDevice(StreamDevice):
         return self.cupy.cuda.get_current_stream(self.index)
 
     def _marks(self, streams: Iterable[Any]) -> list[CudaEvent]:
-        """Marks behind what is pending of the lanes, of the application by default, and of some more streams."""
+        """Marks behind the pending work of the lanes, of the application by default, and of some more streams."""
         lanes = [stream.raw for stream in self._streams()]
         found = map(self._mark, dict.fromkeys([*lanes, self.cupy.cuda.Stream.null, *streams]))
         return [mark for mark in found if mark is not None]

@@ -6,7 +6,7 @@ order lanes use them again is decided by `actorflow.devices.stream.StreamPool`.
 CuPy's pool keeps free blocks by the stream that was current when they were allocated, and hands them out again to that
 stream at once, though others may still work on them: another lane, or the application, which drops a result when it has
 launched its own work on it. So the memory of arrays that pass between streams is kept until all that was launched
-before they died has ended. What kernels allocate and drop within one launch needs none of this.
+before they died has ended. Memory that kernels allocate and drop within one launch needs none of this.
 
 Streams that may have used an array are those of the lanes, and the application's, of which there is no list. CUDA's
 legacy default stream is behind each of the latter that is not a non-blocking one. A non-blocking one is known where it
@@ -40,7 +40,7 @@ class LateRelease:
     Arrays die in any thread; all else is called on the loop's thread.
 
     Args:
-        marks: Gives marks behind what is pending on each stream that may use the device's arrays: those that it knows
+        marks: Gives marks behind the pending work of each stream that may use the device's arrays: those that it knows
             of, and those that it is given.
     """
 
@@ -62,7 +62,7 @@ class LateRelease:
         return sum(len(memories) for _, memories in self._held)
 
     def sweep(self) -> None:
-        """Let go of what is no longer used; never blocks."""
+        """Let go of memory no longer used; never blocks."""
         memories = []
         streams = set()
         while self._dead:
@@ -126,7 +126,7 @@ def allocate(cupy: Any, index: int, spec: TensorSpec, late: LateRelease) -> Any:
             try:
                 return cupy.empty(spec.shape, spec.dtype)
             except cupy.cuda.memory.OutOfMemoryError:
-                # The last resort: all that is free but still in use, and what is cached for other streams.
+                # The last resort: all that is free but still in use, and memory cached for other streams.
                 late.wait()
                 cupy.get_default_memory_pool().free_all_blocks()
                 return cupy.empty(spec.shape, spec.dtype)
@@ -186,7 +186,7 @@ class PinnedPool(BufferPool):
         bucket = self._buckets.get(spec)
         if bucket is None:
             made = bucket = self._buckets[spec] = PinnedBucket(self, spec, self._lanes)
-            # Copies may be under way that read what is free when nobody uses the bucket any more.
+            # Copies may be under way that read free memory when nobody uses the bucket any more.
             weakref.finalize(made, self._retired.extend, made.waiting).atexit = False
         assert isinstance(bucket, PinnedBucket)
         return bucket

@@ -94,7 +94,7 @@ class CudaEvent(Event):
     def elapsed_ns(self, before: Event | None) -> int:
         """Nanoseconds of the device's time since the stream began the work in front of the mark; 0 if not timed.
 
-        What the stream idled after ``before`` does not count.
+        The time that the stream idled after ``before`` does not count.
         """
         if self._begin is None or self.raw is None:
             return 0
@@ -102,7 +102,7 @@ class CudaEvent(Event):
         try:
             return int(runtime.eventElapsedTime(self._begin.ptr, self.raw.ptr) * 1e6)
         except runtime.CUDARuntimeError:
-            return 0  # the next mark tells what is wrong
+            return 0  # the next mark tells the error
 
     def _raise_failure(self) -> None:
         if self.failure is not None:
@@ -113,7 +113,7 @@ class CudaStream(Stream):
     """A CUDA stream that does not synchronize with the default stream.
 
     Args:
-        priority: Lower numbers go first; CUDA clamps it to what the device has.
+        priority: Lower numbers go first; CUDA clamps it to the device's range.
         timed: Whether its marks know how long the work in front of them took.
     """
 
@@ -128,14 +128,14 @@ class CudaStream(Stream):
         self._context = _Current(self._runtime, events.index, self)
 
     def current(self) -> AbstractContextManager[Any]:
-        """Make this stream and its device current: what CuPy launches and allocates in the ``with`` block goes there.
+        """Make this stream and its device current: CuPy launches and allocates there in the ``with`` block.
 
         The device and stream that were current before are current again behind it, whatever is raised.
         """
         return self._context
 
     def begin(self) -> None:
-        """Note when the stream begins what is launched now, unless that is noted already."""
+        """Note when the stream begins the work launched now, unless that is noted already."""
         if self._begin is None and self._failure is None:
             try:
                 begin = self._events.take(timed=True)

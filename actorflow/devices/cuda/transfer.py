@@ -17,7 +17,7 @@ def copy_in(cupy: Any, source: npt.NDArray[Any], target: Any) -> None:
     """Copy a host array to an array of the current device.
 
     From page-locked memory the copy is only enqueued: the source must not change until it has ended. From other memory
-    CUDA takes what it needs before this returns.
+    CUDA takes the bytes it needs before this returns.
     """
     _check(source, target)
     if target.nbytes == 0:
@@ -100,7 +100,7 @@ _CUDA, _CUDA_MANAGED = 2, 13
 def as_device_array(cupy: Any, index: int, value: Any) -> Any | None:
     """A value whose memory is on a CUDA device as a C-contiguous array of CuPy; None if it is not such a value.
 
-    What its library still computes into it comes in front of what the caller launches next on its current stream of
+    Work of its library that still writes into it comes in front of the caller's next work on its current stream of
     the device. Only a value that is not C-contiguous is copied, on that stream. Nothing waits for the device.
 
     Raises:

@@ -1,7 +1,7 @@
-"""``sim:N``: an accelerator for machines without one, that finds what real ones hide.
+"""``sim:N``: an accelerator for machines without one, that finds the faults real ones hide.
 
-It has what the engine sees of a GPU: memory that the host cannot read, streams that run later and beside each other,
-events. What a real one leaves to chance it reports: use of memory that no event orders raises `RaceError`.
+It has all the engine sees of a GPU: memory that the host cannot read, streams that run later and beside each other,
+events. It reports faults that a real one leaves to chance: use of memory that no event orders raises `RaceError`.
 """
 
 from actorflow.devices.sim.device import SimDevice, SimOptions, SimSegment, launch_kernel

@@ -85,7 +85,7 @@ def _nanoseconds(fixed_s: float, size_bytes: int, bandwidth: float | None) -> in
     return round((fixed_s + moving_s) * 1e9)
 
 
-_At = tuple[int, "TensorSpec"]  # an array: its address, and what is there
+_At = tuple[int, "TensorSpec"]  # an array: its address and its spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +95,14 @@ class _Piece:
     function: Function
     reads: tuple[int, ...]
     writes: tuple[int, ...]
-    by: str  # the op, or what else it is, for messages
+    by: str  # the op or other work, for messages
     work: str
 
 
 class Captured:
     """Launches of a stream while it was captured.
 
-    As on a real device, what is captured knows memory by address: a replay works on whatever array is there by then. It
+    As on a real device, a captured segment knows memory by address: a replay works on the array there by then. It
     is one launch, with one `SimOptions.kernel_s` for all its kernels, and the race detector looks at it each time.
     """
 
@@ -224,7 +224,7 @@ class SimDevice(StreamDevice):
     `actorflow.devices.sim.memory` for how unordered use of memory is found.
 
     Attributes:
-        timeline: When the device does what.
+        timeline: When the device does each piece of work.
         arena: Its memory.
 
     Example:
@@ -338,7 +338,7 @@ class SimDevice(StreamDevice):
     def forget_parent(self) -> None:
         super().forget_parent()
         self.timeline.forget_parent()
-        self._end.detach()  # what counted its thread has forgotten it, too
+        self._end.detach()  # the count of threads has forgotten it, too
 
     def _make_lane(self, name: str) -> StreamLane:
         stream = self.make_stream(name)

@@ -1,8 +1,8 @@
 """Memory of a simulated accelerator: its addresses, its arrays, which the host cannot read by mistake, and its races.
 
-The race detector goes by what is known to happen before what (vector clocks), not by what happens to run when: work of
+The race detector goes by the order that is certain (vector clocks), not by the order that happened: work of
 one stream is in the order of launching; a stream that waits for an event comes behind all that the event came behind;
-and the host launches only after what it has seen end. Two pieces of work that use one memory, one of them writing, must
+and the host launches only after work it has seen end. Two pieces of work on one memory, one of them writing, must
 be ordered by that. Whether they are is decided when the second is launched, whether or not the first has run by then.
 """
 
@@ -37,7 +37,7 @@ class StreamClock:
 
     Attributes:
         behind: For other streams, number of the newest work that all later work of this one comes behind.
-        late: What was found wrong with those when the host saw their end, with the number of the copy.
+        late: Faults found in those when the host saw their end, with the number of the copy.
     """
 
     __slots__ = ("behind", "late", "launched", "seen", "sources", "where")
@@ -62,7 +62,7 @@ class StreamClock:
                 self.behind[clock] = number
 
     def take_late(self, number: int) -> list[RaceError]:
-        """Take what was found wrong with work up to ``number``."""
+        """Take the faults found in work up to ``number``."""
         taken = [error for copy, error in self.late if copy <= number]
         self.late = [entry for entry in self.late if entry[0] > number]
         return taken
@@ -95,11 +95,11 @@ class HostSource:
         self._checksum = _checksum(array)
 
     def is_whole(self) -> bool:
-        """True if it is what it was when the copy was launched."""
+        """True if it is as it was when the copy was launched."""
         return self._array is None or _checksum(self._array) == self._checksum
 
     def release(self) -> None:
-        """Let it change: the host has seen the copy's end, or what changes it is known to come behind."""
+        """Let it change: the host has seen the copy's end, or the change is known to come behind."""
         self._array = None
 
     def error(self) -> RaceError:
@@ -124,7 +124,7 @@ class Access:
     high: int
     writes: bool
     what: str  # the array that it knew there
-    source: HostSource | None = None  # what it copies from the host
+    source: HostSource | None = None  # the memory that it copies from the host
 
     def overlaps(self, low: int, high: int) -> bool:
         """True if it uses any of these addresses."""
@@ -204,7 +204,7 @@ class Use:
     low: int
     high: int
     writes: bool
-    source: HostSource | None = None  # what it copies from the host
+    source: HostSource | None = None  # the memory that it copies from the host
 
 
 _Regions = dict[int, tuple[weakref.ref[npt.NDArray[Any]], Region]]
@@ -212,7 +212,7 @@ _host: _Regions = {}
 
 
 def host_use(array: npt.NDArray[Any], writes: bool, by: str) -> Use:
-    """Describe what a copy does with host memory.
+    """Describe a copy's use of host memory.
 
     All arrays that show the memory of one array share a region, which ends with that array.
     """
@@ -273,7 +273,7 @@ class Block:
 class Arena:
     """Addresses from 0 up to the device's size; an array gets the first hole that is large enough.
 
-    One without elements takes no memory, and gets an address beyond it: what is captured tells arrays apart by theirs.
+    One without elements takes no memory, and gets an address past it: a captured segment tells arrays apart by theirs.
     """
 
     def __init__(self, where: str, size_bytes: int, races: bool) -> None:
@@ -412,7 +412,7 @@ class SimArray:
 
     @property
     def at(self) -> tuple[int, TensorSpec]:
-        """The address of its memory, and what is there."""
+        """The address of its memory, and the spec of the array there."""
         return self.block.low, TensorSpec(self.shape, self.dtype)
 
     def get(self) -> npt.NDArray[Any]:
@@ -426,7 +426,7 @@ class SimArray:
         return self.contents.copy()
 
     def use(self, writes: bool) -> Use | None:
-        """Describe what work on this array does with memory; None if that is not noted."""
+        """Describe the use that work on this array makes of memory; None if that is not noted."""
         region = self.block.region
         return None if region is None else Use(region, self.block.low, self.block.high, writes)
 

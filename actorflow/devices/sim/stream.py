@@ -48,7 +48,7 @@ class Work(ABC):
 class Timeline:
     """Does work in the order in which the model says that it ends.
 
-    When a piece of work ends is settled when it is launched, from what it comes behind; so a thread that is late does
+    The end of a piece of work is settled as it is launched, by the work in front of it; so a thread that is late does
     not make the model late. Work that comes behind other work never ends before it and is launched later, so the order
     of the ends, and among equals that of launching, keeps every order that streams and events ask for.
     """
@@ -132,7 +132,7 @@ class Timeline:
 
 Array = npt.NDArray[Any]
 Arrays = Sequence[SimArray | Array]
-#: Called by a launch with the contents of what it reads and of what it writes.
+#: Called by a launch with the contents of the arrays it reads and of those it writes.
 Function = Callable[[list[Array], list[Array]], object]
 
 
@@ -180,7 +180,7 @@ class Launch(Work):
         self._sources: list[HostSource] = []
 
     def prepare(self, function: Function, reads: Arrays, writes: Arrays, uses: Iterable[Use]) -> None:
-        """Keep what `run` needs: the contents, not the arrays, which may be given back to a pool before."""
+        """Keep the contents for `run`, not the arrays, which may be given back to a pool before."""
         self._function = function
         self._reads = [array.block for array in reads if isinstance(array, SimArray)]
         self._writes = [array.block for array in writes if isinstance(array, SimArray)]
@@ -324,7 +324,7 @@ class SimEvent(Event):
         """True if all work in front of the mark has ended.
 
         It says no a little longer if that failed for want of something that failed on another lane, until that lane
-        has told of it: so the error that comes first is the one that names what is at fault.
+        has told of it: so the error that comes first is the one that names the fault.
 
         Raises:
             DeviceError: if some of it failed on the device; the same from then on.
@@ -395,7 +395,7 @@ class SimStream(Stream):
         name: Of its lane.
         place: The device.
         options: How the device behaves.
-        timeline: When the device does what.
+        timeline: When the device does each piece of work.
         clock: The work that the stream's comes behind.
         is_polled: Whether all its events are asked.
         free_ns: When the work launched so far ends, and the events waited for have passed, on the model's clock.
@@ -448,11 +448,11 @@ class SimStream(Stream):
     def launch(self, function: Function, reads: Arrays, writes: Arrays, *, cost_ns: int, name: str) -> Launch | None:
         """Have the device do something behind all that was launched here before; returns at once.
 
-        It is skipped if work failed that should have written what it reads.
+        It is skipped if the work failed that should have written its inputs.
 
         Args:
             function: Called later, in the device's thread, as ``function(inputs, outputs)`` with NumPy arrays that show
-                the contents of ``reads`` and ``writes``. What it raises becomes the next event's error.
+                the contents of ``reads`` and ``writes``. Its exception becomes the next event's error.
             reads: Arrays that it reads; those of NumPy are host memory.
             writes: Arrays that it writes; it writes every element of each.
             cost_ns: Nanoseconds that it takes on the model's clock.
@@ -461,7 +461,7 @@ class SimStream(Stream):
             The launch; None if it was captured.
         Raises:
             DeviceError: if the stream is closed, or the device's thread cannot be started.
-            RaceError: if it is not ordered with other work; it is not done then, and what needs its result is skipped.
+            RaceError: if it is not ordered with other work; it and all that needs its result is skipped.
             CaptureRefusedError: if it is captured and cannot be.
         """
         if self._is_closed or self.timeline.is_closing:

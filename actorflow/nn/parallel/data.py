@@ -137,8 +137,8 @@ class Vectorize(Composite[Any]):
         return [top for of_all in zip(*tops, strict=True) for top in of_all]
 
 
-#: Bytes of the largest bucket, and of the smallest. What one collective costs besides copying and adding is small
-#: beside what it takes for either; larger ones would leave less to be computed meanwhile.
+#: Bytes of the largest bucket, and of the smallest. The cost of one collective besides copying and adding is small
+#: beside that of either; larger ones would leave less to be computed meanwhile.
 BUCKET_BYTES, _FIRST_BYTES = 25 << 20, 1 << 20
 _GROWTH = 4  # each bucket may be so many times as large as the one before
 
@@ -324,7 +324,7 @@ class DataParallel(Layer):
     - ``"aggregate"``: likewise, all of them at the first of ``servers``.
 
     An update runs as soon as its variable's gradient is reduced, and the next frame's first layers as soon as they are
-    updated: frames in flight hide what is sent behind what is computed.
+    updated: frames in flight hide the messages behind the computation.
 
     Batch normalization takes the statistics of each place's share, not of the whole batch. With ``"allreduce"`` each
     place has running statistics of its own, else the first place alone moves them. Dropout draws for each place.

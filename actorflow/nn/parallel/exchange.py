@@ -61,7 +61,7 @@ def pieces_of(kind: str, x: Blob, parts: int, axis: int = 0) -> list[Blob]:
 
 
 class CopyTo(Composite[Any]):
-    """The bottom at another place; what lives there already stays itself.
+    """The bottom at another place; blobs that live there stay themselves.
 
     Bottom and top: any blobs, as many as these.
 
@@ -205,7 +205,7 @@ def check_alike(kind: str, blobs: Sequence[Blob]) -> None:
 
 
 def summed(blobs: Sequence[Blob], place: Place) -> Blob:
-    """The sum of blobs at a place; what another rank has of them is summed up there, and sent once."""
+    """The sum of blobs at a place; those of another rank are summed up there, and sent once."""
     by_rank = _by_rank(blobs)
     partial = [_added(group, place if rank == place.rank else group[0].place) for rank, group in by_rank.items()]
     return moved(_added(partial, place), place)

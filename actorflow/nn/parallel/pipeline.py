@@ -27,7 +27,7 @@ class PipelineParallel(Layer):
     losses, weighted by their sizes. Gradients are summed up over the micro-batches, in their order, and each variable
     is updated once; the weights are those of the network on the whole batch, but for rounding.
 
-    Which stage computes which micro-batch, and when, is what the dataflow gives: each as soon as its input is there.
+    The dataflow decides when a stage computes a micro-batch: as soon as its input is there.
 
     Batch normalization takes the statistics of each micro-batch, and the first one moves the running ones.
 
@@ -36,7 +36,7 @@ class PipelineParallel(Layer):
         places: Where each is, and its variables.
         micro_batches: How many parts a batch is cut into: as even as can be.
         loss: Makes the loss of the last top and the targets, ``loss(top, *targets)``; None if the top is the loss.
-        schedule: "gpipe": a stage begins whatever it can, so its place holds what all micro-batches need for the way
+        schedule: "gpipe": a stage begins whatever it can, so its place holds values of all micro-batches for the way
             back. "1f1b": stage ``s`` of ``n`` begins a micro-batch once the one ``n - s`` before it has come back, so
             the place holds no more than ``n - s`` of them; one without variables begins whatever it can.
         name: Scope of its nodes; that of each micro-batch is ``micro0``, ``micro1``, ... in it.

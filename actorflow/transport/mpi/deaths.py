@@ -69,7 +69,7 @@ class Failures:
         return TransportError(f"{doing}: {', '.join(MPI.Get_error_string(code).split(chr(10)))}")
 
     def free(self) -> None:
-        """Give back what MPI holds for this."""
+        """Give back the resources of MPI."""
         self._group.Free()
 
 
@@ -85,7 +85,7 @@ class Pulse:
     """Asks other ranks whether they are alive, and answers them.
 
     The answer needs neither the loop nor MPI, but the interpreter's lock for a moment. So a rank that computes for
-    minutes is alive, and one that was stopped is not. What holds the lock all that time is told from a stopped process
+    minutes is alive, and one that was stopped is not. A rank that holds the lock is told from a stopped process
     where both ranks are on one host: it takes processor time.
 
     Args:
@@ -136,7 +136,7 @@ class Pulse:
         while not self._is_closed:
             try:
                 message = self._socket.recv(64)
-            except OSError:  # nothing has come; or what was sent has not arrived, on some systems
+            except OSError:  # nothing has come; or the bytes sent have not arrived, on some systems
                 continue
             kind, rank = message[:1], int.from_bytes(message[1 : 1 + _RANK_BYTES], "little")
             if message[1 + _RANK_BYTES :] != self._secret:

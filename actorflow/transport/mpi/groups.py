@@ -45,7 +45,7 @@ class Operations:
         return op
 
     def free(self) -> None:
-        """Give back what MPI holds."""
+        """Give back the resources of MPI."""
         for op in self._own.values():
             op.Free()
         self._own.clear()
@@ -108,7 +108,7 @@ class MPIGroup(RankGroup):
         self._fill()
 
     def free(self) -> None:
-        """Give back what MPI holds."""
+        """Give back the resources of MPI."""
         if self._is_own:
             self._comm.Free()
 
@@ -123,7 +123,7 @@ class MPIGroup(RankGroup):
         code: int,
     ) -> None:
         if not code:
-            self._wake_others()  # one may wait for what this rank has just passed on
+            self._wake_others()  # one may wait for the message this rank has just passed on
         if loop is not self._table.loop:
             return
         error = None

@@ -111,7 +111,7 @@ def remove_names(node: MPI.Comm) -> None:
 
 _GRACE_S = 2.0  # seconds that ranks wait for each other before one that has failed or was interrupted ends the job
 _LOOK_S = 0.01
-#: Output of a rank goes by way of its launcher, which drops what it has not read yet when the job is aborted.
+#: Output of a rank goes by way of its launcher, which drops bytes it has not read yet when the job is aborted.
 _FORWARD_S = 0.3
 _INTERRUPTED = 130
 

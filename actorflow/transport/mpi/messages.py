@@ -55,7 +55,7 @@ class Edges:
         self.bell.nudge(rank)
 
     def clear(self) -> None:
-        """Forget what was asked for; what was sent stays in its order."""
+        """Forget the receives asked for; messages sent stay in order."""
         self.wanted.clear()
 
     def _start(self, rank: int, tag: int, data: memoryview, ended: Ended) -> None:
@@ -93,13 +93,13 @@ class Edges:
         self.table.start(self.receives[rank], ended, self._comm.Irecv, buffer, rank, tag)
 
 
-_Outgoing = tuple[memoryview, Ended]  # a message to be sent, and what is called when it has been
+_Outgoing = tuple[memoryview, Ended]  # a message to be sent, and the function called when it has been
 
 
 class _Incoming:
     """A message that is wanted; it is told of when those of its rank and tag before it have been.
 
-    The chunks of a message have one tag: what is wanted after a large one is asked for when that has come.
+    The chunks of a message have one tag: the message after a large one is asked for when that has come.
     """
 
     __slots__ = ("_after", "_blocks", "_buffer", "_done", "_edges", "_is_first", "_rank", "_result", "_tag")
@@ -112,10 +112,10 @@ class _Incoming:
         self._tag = tag
         self._buffer = buffer
         self._done = done
-        self._result: tuple[int, TransportError | None] | None = None  # what ``done`` is to be called with
+        self._result: tuple[int, TransportError | None] | None = None  # the arguments for ``done``
         self._is_first = before is None
         self._after: _Incoming | None = None
-        self._blocks = True  # what is wanted after it cannot be asked for yet
+        self._blocks = True  # the message after it cannot be asked for yet
         if before is not None:
             before._after = self
         if before is None or not before._blocks:
@@ -178,7 +178,7 @@ class _Incoming:
             incoming = after
 
 
-#: A note begins with its length, and with this if it is the last; what does not fit beside that follows as a message
+#: A note begins with its length, and with this if it is the last; bytes that do not fit beside that follow as a message
 #: of its own.
 _LENGTH_BYTES = 8
 _LAST = 1 << 63
@@ -231,7 +231,7 @@ class Notes:
         self._bell.ring(rank)
 
     def poll(self) -> bool:
-        """Take what has come; whether anything has; raises MPI.Exception if a rank has died."""
+        """Take the messages that have come; whether any has; raises MPI.Exception if a rank has died."""
         news = self._table.poll()
         for _ in range(_AT_ONCE):
             if not self._request or not self._request.Test(self._status):

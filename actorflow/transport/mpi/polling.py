@@ -26,7 +26,7 @@ _LOOKS = 4  # looks in one callback of the loop: its own turn costs more than on
 #: other ranks have cores of their own and answer soon. Where they share cores, looking only keeps the rank from
 #: running that is waited for.
 _FEW_LOOKS, _MANY_LOOKS = 12, 100
-#: The same while ranks that have cores of their own reduce: what MPI sends for that does not ring, so a parked rank
+#: The same while ranks that have cores of their own reduce: MPI's own messages do not ring, so a parked rank
 #: answers by its timer, after as long as these looks take.
 _REDUCING_LOOKS = 600
 #: A core that was offered to others and came back later than this went to a program that does not wait for ranks.
@@ -35,7 +35,7 @@ _TAKEN_S = 1e-4
 #: rings go by before it tries again: twice as many each time, up to the most. So it is with offering the core.
 _SOON_S = 2e-4
 _MOST_IGNORED = 255
-#: Time between looks at what is under way while the rank is parked, as a share of the time for which nothing happened.
+#: Time between looks at pending requests while the rank is parked, as a share of the time for which nothing happened.
 _SHARE = 1 / 16
 _SHORTEST_S, _LONGEST_S = 1e-3, 0.05
 _HEARTBEAT_S = 0.5  # time between looks with nothing under way: to hear of deaths, and of notes whose ring was lost
@@ -54,7 +54,7 @@ class Poller:
     """Spins, parks and wakes.
 
     While there is news, it looks at every turn of the loop, so the application gets its turns, too. After some looks
-    without news it parks: a rank that sends something rings it, and a timer looks ever more seldom at what is under
+    without news it parks: a rank that sends something rings it, and a timer looks ever more seldom at requests under
     way, since MPI's own messages do not ring.
 
     A rank that has rung another one parks without a look, unless they reduce: the kernel likes to wake that one on the
@@ -62,7 +62,7 @@ class Poller:
     """
 
     def __init__(self, watched: MPITransport, bell: Bell) -> None:
-        self._watched = watched  # what is looked at
+        self._watched = watched  # the requests that are looked at
         self._bell = bell  # how others wake this rank
         self._limit = _FEW_LOOKS
         self._ignored = self._to_ignore = 0
@@ -179,7 +179,7 @@ class Poller:
             self._ignored = self._to_ignore = min(2 * self._ignored + 1, _MOST_IGNORED)
         self._bell.park(self._watched.sending)
         self._news_s = self._loop.time()
-        self._look()  # once more: what came before others could see that it is parked did not ring
+        self._look()  # once more: messages from before others could see that it is parked did not ring
 
     def _look(self) -> None:
         """Look once while parked, and say when to look again."""

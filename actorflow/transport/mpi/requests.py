@@ -36,7 +36,7 @@ class Kind:
         self.through = 0  # how many have ended
 
 
-#: Kind of a request, and what is called at its end.
+#: Kind of a request, and the function called at its end.
 Entry = tuple[Kind, Ended]
 
 
@@ -121,7 +121,7 @@ class Table:
         self._wake()
 
     def poll(self) -> bool:
-        """Let MPI go on, and call back for what has ended of one page; returns whether anything has."""
+        """Let MPI go on, and call back for the requests of one page that have ended; returns whether anything has."""
         page = self._pages[0]
         if len(self._pages) > 1:
             self._turn_over(page)
@@ -142,7 +142,7 @@ class Table:
         return True
 
     def _turn_over(self, page: _Page) -> None:
-        """Look at the next page next time, and put this one behind the others, or what is left of it on the next."""
+        """Look at the next page next time, and put this one behind the others, or the rest of it on the next."""
         self._pages.popleft()
         following = self._pages[0]
         if page is not self._newest and len(page.requests) <= _SPARSE:
@@ -155,7 +155,7 @@ class Table:
         self._pages.append(page)
 
     def call(self, function: Callable[..., object], *args: object) -> None:
-        """Make a callback, unless this is closed; what it raises is told as the loop tells of its own callbacks."""
+        """Make a callback, unless this is closed; its exception is told as the loop tells of its own callbacks."""
         if self._is_closed:
             return
         try:
@@ -176,10 +176,10 @@ class Table:
         self.drop()
 
     def drop(self, which: Callable[[Kind], bool] = lambda _: True) -> list[Ended]:
-        """Give requests up: receives are cancelled; what cannot be is left to MPI, and its memory kept until it ends.
+        """Give requests up: receives are cancelled, the others left to MPI, and their memory kept until they end.
 
         Returns:
-            What would have been called at their ends, in order.
+            Functions that would have been called at their ends, in order.
         """
         dropped = []
         for page in sorted(self._pages, key=lambda page: page.number):
@@ -195,7 +195,7 @@ class Table:
         return dropped
 
     def _sweep(self) -> list[Kind]:
-        """Forget what was given up and has ended since; returns what counts, as it came before it was cancelled."""
+        """Forget requests given up that have ended; returns those that ended before they were cancelled: they count."""
         kept, counted, status = [], [], MPI.Status()
         for request, kind in self._dropped:
             with suppress(MPI.Exception):
@@ -208,7 +208,7 @@ class Table:
         return counted
 
     def lose(self, rank: int, done: Mapping[Hashable, int] | None = None) -> None:
-        """A rank has ended: what is under way with it has failed, and so does what is started from now on.
+        """A rank has ended: requests under way with it have failed, and so do those started from now on.
 
         Args:
             done: How many requests of each kind had ended there, by `Kind.key`: as many end here, too. None if that is
@@ -233,7 +233,7 @@ class Table:
             self.call(ended, 0, MPI.ERR_PROC_FAILED)
 
     def ranks(self) -> set[int]:
-        """The ranks that must do something for what is under way to end."""
+        """The ranks that must do something for the requests under way to end."""
         return {rank for page in self._pages for kind, _ in page.entries for rank in kind.ranks}
 
     def _remove(self, page: _Page, i: int) -> Entry:
@@ -295,7 +295,7 @@ class Row:
 
     def __init__(self, parts: list[memoryview], start: Callable[[memoryview, Ended], None], ended: Ended) -> None:
         self._left = deque(parts)
-        self._start = start  # starts the request of a part; is given what it calls at its end
+        self._start = start  # starts the request of a part; is given the function to call at its end
         self._ended = ended  # called when all have ended, or none is under way after an error
         self._under_way = 0
         self._size_bytes = 0

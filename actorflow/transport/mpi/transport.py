@@ -38,7 +38,7 @@ from actorflow.transport.peers import Liveness, NoteInbox, given_up, has_left, l
 CHUNK_BYTES = 4 << 20
 _LARGEST_CHUNK_BYTES = 1 << 30
 _LOOKS_A_NOTE = 4  # looks for messages of which one looks for notes, too
-#: Seconds between the looks of a rank that has ended for what the others say, unless it is rung.
+#: Seconds between the looks of a rank that has ended for news of the others, unless it is rung.
 _SHORTEST_S, _LONGEST_S = 1e-3, 0.05
 
 
@@ -164,7 +164,7 @@ class MPITransport(Transport):
             self._wait_for_others()
         except KeyboardInterrupt:
             end_interrupted()
-        self.poll(whole=True)  # what has come by now may be the last note of one that was lost
+        self.poll(whole=True)  # a message that has come by now may be the last note of one that was lost
         silent = self._inbox.ends.keys() - self._said_last - self._failures.dead
         if silent:
             end_without(silent)
@@ -244,7 +244,7 @@ class MPITransport(Transport):
 
     @property
     def sending(self) -> bool:
-        """True if others must do something for what is under way to end."""
+        """True if others must do something for requests under way to end."""
         return self._table.sends > 0 or self._note_table.sends > 0
 
     @property
@@ -253,7 +253,7 @@ class MPITransport(Transport):
         return not self._is_crowded and any(group.under_way for group in self._groups.values())
 
     def poll(self, whole: bool = False) -> bool:
-        """Let MPI go on, and call back for what has ended, or for some of it; whether anything has.
+        """Let MPI go on, and call back for requests that have ended, or for some; whether any has.
 
         Notes, which are fewer than messages, are looked for at every fourth look.
         """
@@ -284,7 +284,7 @@ class MPITransport(Transport):
         return self._peers - self._inbox.ends.keys()
 
     def _end(self, error: PeerError, done: Mapping[Hashable, int] | None = None) -> None:
-        """A rank has ended: tell the listener, and give up what is under way with it."""
+        """A rank has ended: tell the listener, and give up the requests under way with it."""
         self._note_table.call(self._inbox.hear_of_end, error)
         self._table.lose(error.rank, done)
         if isinstance(error, PeerLostError):  # one that has left still hears that others leave, too
@@ -332,7 +332,7 @@ class MPITransport(Transport):
         self._pulse.ask(rank)
 
     def _check_call(self, rank: int, tag: int) -> None:
-        """All checks of a message in one, as they are a good part of what it costs."""
+        """All checks of a message in one, as they are a good part of its cost."""
         if rank not in self._peers or not 0 <= tag <= self.max_tag:
             self.check_address(rank, tag)
         if self._has_left or self._loop is None or self._is_forked:
