@@ -1,4 +1,4 @@
-"""Iterating a pipeline: epochs, positions, statistics, the end, and what the runs of one loader share."""
+"""Iterating a pipeline: epochs, positions, statistics, the end, and the common state of a loader's runs."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class LoaderResources:
         self._used.add(stage)
 
     async def aclose(self) -> None:
-        """Stop the processes and forget what was kept."""
+        """Stop the processes and forget kept items."""
         self.caches.clear()
         devices = list(self._devices.values())
         _close_all({}, self._devices)
@@ -135,7 +135,7 @@ class Loader(Generic[T]):
         forget_in_child(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The stages, and the place; another process has neither the run nor what is counted of it."""
+        """The stages, and the place; another process has neither the run nor its statistics."""
         epoch, position = self._place()
         return {"stage": self.stage, "epoch": epoch, "position": position}
 
@@ -158,7 +158,7 @@ class Loader(Generic[T]):
     def __aiter__(self) -> Iteration[T]:
         """Take the rest of an epoch: the first time all of the first one, then all of the second, ...
 
-        What was left in the middle goes on there: what was in flight is computed again.
+        An epoch left in the middle goes on there: items in flight are computed again.
 
         Raises:
             PipelineError: if an iteration is under way, or a source cannot be iterated again.
@@ -193,14 +193,14 @@ class Loader(Generic[T]):
     async def aclose(self) -> None:
         """Stop, and wait until no task, thread or process of the loader is left. It can be iterated again.
 
-        Cancellation: what is under way ends by itself.
+        Cancellation: calls under way end by themselves.
         """
         await self.stopped()
         if self._resources is not None:
             await self._resources.aclose()
 
     async def stopped(self) -> None:
-        """End the iteration that is under way, and wait until nothing of any runs; what later ones need stays."""
+        """End the iteration that is under way, and wait until nothing of any runs; resources of later ones stay."""
         run = self._run
         if run is not None:
             run.stop()
@@ -248,9 +248,9 @@ class Loader(Generic[T]):
     # -- positions ----------------------------------------------------------------------------------------------
 
     def state_dict(self, *, delivered: int | None = None) -> dict[str, Any]:
-        """The place behind the last item that was taken, as plain data: what JSON can hold.
+        """The place behind the last item that was taken, as plain data that JSON can hold.
 
-        What was in flight then is computed again, so nothing is lost and nothing comes twice. The items that follow are
+        Items in flight then are computed again, so nothing is lost and nothing comes twice. The items that follow are
         those that would have followed, in the same order, if the functions give the same for the same items.
 
         Args:
@@ -353,7 +353,7 @@ class Loader(Generic[T]):
         assert self._last is not None
         return self._last.freeze(position)
 
-    # -- what is known ------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------
 
     @property
     def stages(self) -> list[Stage]:
@@ -438,7 +438,7 @@ def live_loaders() -> list[Loader[Any]]:
 
 
 class Iteration(AsyncIterator[T]):
-    """One iteration of a loader. Dropping it stops what is under way; `aclose` also waits for the end."""
+    """One iteration of a loader. Dropping it stops calls under way; `aclose` also waits for the end."""
 
     def __init__(self, loader: Loader[T], run: Run) -> None:
         self._loader = loader

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 class Pipeline(Loader[T]):
     """Stages that items go through, and the loader that takes them out at the end.
 
-    A method adds a stage and gives a new pipeline; the old one stays what it is. Nothing runs before it is iterated.
+    A method adds a stage and gives a new pipeline; the old one stays as it is. Nothing runs before it is iterated.
     Items keep their order unless a stage is told otherwise. A stage's ``name=`` is for messages and statistics.
 
     Example:
@@ -72,7 +72,7 @@ class Pipeline(Loader[T]):
     def map(self, fn: Callable[[T], U], *, name: str | None = None, **options: Unpack[CallOptions]) -> Pipeline[U]: ...
 
     def map(self, fn: Callable[[T], Any], *, name: str | None = None, **options: Unpack[CallOptions]) -> Pipeline[Any]:
-        """Put what a function gives for an item in its place.
+        """Replace each item by a function's result for it.
 
         Args:
             fn: An ``async def`` function runs in tasks on the loop. Any other one runs in threads, unless its calls
@@ -320,7 +320,7 @@ class Pipeline(Loader[T]):
     def newest(self, *, name: str = "newest") -> Pipeline[T]:
         """Give the newest item alone: one that comes takes the place of one that waits, which is left out.
 
-        For live sources whose consumer may be slower: it gets what is newest when it asks. The stages in front never
+        For live sources whose consumer may be slower: it gets the newest item when it asks. The stages in front never
         wait for those behind. Items that were left out are counted, as ``skipped``; a saved position is behind them.
 
         Example:
@@ -393,14 +393,14 @@ class Pipeline(Loader[T]):
         *,
         name: str = "branch",
     ) -> Pipeline[Any]:
-        """Send items different ways, and bring together what comes of them.
+        """Send items different ways, and bring the results together.
 
-        What comes of an item keeps its place among the others, whichever way it went; what a branch gives when all
-        items are through, a last batch say, comes at the end.
+        The results of an item keep its place among the others, whichever way it went; results of a branch when all
+        items are through, a last batch say, come at the end.
 
         Args:
             key: Gives the key of an item; runs on the loop.
-            branches: By key, what adds stages to a pipeline: map, filter, flat_map, batch, unbatch, shuffle, skip,
+            branches: By key, functions that add stages: map, filter, flat_map, batch, unbatch, shuffle, skip,
                 enumerate and prefetch, all in order.
         Raises:
             PipelineError: if a branch has other stages. An item whose key has no branch ends the iteration.
@@ -536,7 +536,7 @@ def source(
         data: A sequence (anything with ``len`` and ``[]``, an array or a map-style data set say), an iterable, an async
             iterable, or a function that gives one of these for an epoch, counted from 0. One that has `state_dict` and
             `load_state_dict` goes on in the middle by these; a sequence by numbers; others are taken up again from
-            their start, and what went out before is dropped.
+            their start, and items that went out before are dropped.
         shuffle: Whether the items of a sequence come in another order each epoch.
         seed: Seed of these orders, and of the global generators of `random` and NumPy in processes that call functions
             for the items.

@@ -1,4 +1,4 @@
-"""One iteration of a loader: its actors, what drives them, and how it ends."""
+"""One iteration of a loader: its actors, their driver, and its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IN_PARENT = "runs in the parent process, from which this one was forked: begin a
 
 _log = logging.getLogger("actorflow")
 _GRACE_S = 0.5  # how long a call in a thread may outlive its stopped run before it is reported, in seconds
-_KEPT = 1024  # number of the last positions that are kept, for callers that are behind with what they have got
+_KEPT = 1024  # number of the last positions that are kept, for callers that lag behind
 
 
 class _PipelineDispatcher(Dispatcher):
@@ -33,7 +33,7 @@ class _PipelineDispatcher(Dispatcher):
         self._context = context
 
     def help(self, outlet: Inbox, deadline: int) -> None:
-        """Fire what is ready, without a turn of the loop, until there is an item or the time is over."""
+        """Fire ready stages, without a turn of the loop, until there is an item or the time is over."""
         if self.ready:
             self._context.run(self._help, outlet, deadline)
 
@@ -78,7 +78,7 @@ class Run:
         self._turn_ns = 0
 
     def begin(self, last: StageActor) -> None:
-        """All actors are there; ``last`` gives what the application takes."""
+        """All actors are there; ``last`` gives the application's items."""
         self.outlet.connect(last)
         self.recent.append(last.start)
         for actor in self.actors:

@@ -163,7 +163,7 @@ class StageStats:
             self.wait_put_ns += now - self._paused_ns
 
     def pause(self, wait: Wait, now: int) -> None:
-        """Wait from now on, having done what could be done."""
+        """Wait from now on, having done all that could be done."""
         self._wait = wait
         self._paused_ns = now
 

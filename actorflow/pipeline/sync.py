@@ -54,8 +54,8 @@ class _Bridge:
             self._is_closed = True
         self._call(self._cancel)
         self._thread.join()
-        self._items = queue.SimpleQueue()  # what it has is not taken any more
-        self._task = None  # what it was cancelled with refers to this
+        self._items = queue.SimpleQueue()  # its items are not taken any more
+        self._task = None  # its cancellation refers to this
 
     def forget_parent(self) -> None:
         """This is the child of a fork, which does not have the thread."""
@@ -79,7 +79,7 @@ class _Bridge:
     def _work(self) -> None:
         try:
             run(self._main())
-        except BaseException as error:  # noqa: BLE001  the program gets it, also what has left the loop
+        except BaseException as error:  # noqa: BLE001  the program gets it, also one that has left the loop
             self._items.put((False, error))
         else:
             self._items.put((False, None))
@@ -113,7 +113,7 @@ class _Bridge:
             self._items.put((True, item))
 
     async def _drained(self) -> None:
-        """Wait until the program has got all items, and asks for what comes behind them."""
+        """Wait until the program has got all items, and asks for those behind them."""
         await self._has(self._ahead + 1)
 
     async def _has(self, room: int) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 #: Time that calls waiting in a thread's queue should take together, so that no thread waits for the loop.
 _AHEAD_NS = 1_000_000
 _MOST_AHEAD = 32
-_SENT_NS = 4_000_000  # what a process gets at once should take so long, so that sending it costs little beside
+_SENT_NS = 4_000_000  # a message to a process should hold work of so long, so that sending it costs little beside
 _MOST_SENT = 64
 
 
@@ -95,7 +95,7 @@ class Job:
     timer: asyncio.TimerHandle | None = None  # ends it when it takes too long
 
     def work(self) -> None:
-        """Call, in whatever thread; what is raised becomes the job's error."""
+        """Call, in whatever thread; an exception becomes the job's error."""
         try:
             self.results = self.call(self.slots[0])
         except BaseException as error:  # noqa: BLE001  the loop gets it
@@ -103,7 +103,7 @@ class Job:
 
 
 class CallActor(StageActor):
-    """Calls a function for each item. Subclasses say what becomes of what it returns.
+    """Calls a function for each item. Subclasses treat its results.
 
     Attributes:
         pool: The processes that call it, if any do.
@@ -131,7 +131,7 @@ class CallActor(StageActor):
     def make_order(self, state: Any) -> InOrder | Unordered:
         return InOrder(self, state) if self.how.ordered else Unordered(self, state)
 
-    # -- what subclasses bring ----------------------------------------------------------------------------------
+    # -- for subclasses -----------------------------------------------------------------------------------------
 
     @abstractmethod
     def call(self, slot: Slot) -> Any:
@@ -301,7 +301,7 @@ class CallActor(StageActor):
 
     @guarded
     def _expire(self, job: Job) -> None:
-        """A call in a thread takes too long: it goes on, and what it gives is dropped."""
+        """A call in a thread takes too long: it goes on, and its result is dropped."""
         job.timer = None
         self.stats.timed_out += 1
         job.is_expired = True
@@ -397,7 +397,7 @@ class CallActor(StageActor):
         self.gave_up(slot, error)
 
     def gave_up(self, slot: Slot, error: BaseException) -> None:
-        """An item has failed for good; what becomes of it is decided in its turn."""
+        """An item has failed for good; its treatment is decided in its turn."""
         slot.error = error
         slot.state = SlotState.DONE
         self.order.gained(slot)
@@ -412,7 +412,7 @@ class CallActor(StageActor):
             self.wake()
 
     def resume(self, slot: Slot) -> None:
-        """There is room for more of what an item gives."""
+        """There is room for more outputs of an item."""
         slot.state = SlotState.WAITING
         self.waiting.appendleft(slot)
 
@@ -477,7 +477,7 @@ class CallActor(StageActor):
             self.tasks.close()
 
     def dispose(self, job: Job) -> None:
-        """Close what a call has open that has ended and is no longer waited for."""
+        """Close the iterator of an ended call that nobody waits for."""
 
     def close(self, iterator: Any) -> None:
         """Close an iterator whose further items are not wanted. No call of it runs."""

@@ -24,9 +24,9 @@ from actorflow.pipeline.stages.stage import MARK, SLICE_NS, StageActor, Wait, en
 
 
 class MapActor(CallActor):
-    """One output for each item: what the function returns, or the item if the function says so.
+    """One output for each item: the function's result, or the item if the function says so.
 
-    What a filter's function returns is made a bool where the function runs, as a part of the call: it may fail, too.
+    A result of a filter's function is made a bool where the function runs, as a part of the call: it may fail, too.
     """
 
     def __init__(self, *args: Any, is_filter: bool, **kwargs: Any) -> None:
@@ -69,7 +69,7 @@ class MapActor(CallActor):
         return not self._passes and super()._has_room()
 
     def _pass_through(self, now: int) -> None:
-        """Call for item after item, on the loop; what all short functions do nearly always."""
+        """Call for item after item, on the loop, as for nearly all calls of short functions."""
         inbox, out, stats = self.inboxes[0], self.out, self.stats
         items, outputs, room, fn, is_filter = inbox.items, out.items, out.capacity, self.how.fn, self.is_filter
         busy_ns, calls, given, marks = 0, 0, len(outputs), 0
@@ -255,13 +255,13 @@ class _Chunk:
         self.errors: dict[int, BaseException] = {}  # in place of results, by index
         self.given = 0  # items that have gone out, or have been left out
         self.request: Request | None = None  # while the process has not answered
-        self.job: Job | None = None  # what this has become, if the items have got their places meanwhile
+        self.job: Job | None = None  # made of this, if the items have got their places meanwhile
 
 
 class ChunkActor(MapActor):
     """Sends items to processes in chunks, in order, without a place in the stage for each.
 
-    This is what nearly all calls in processes need. When a whole chunk has failed, or the stage is in a branch, where
+    Nearly all calls in processes need no more. When a whole chunk has failed, or the stage is in a branch, where
     marks follow the items, the items get their places, and go on as all calls do.
     """
 
@@ -301,7 +301,7 @@ class ChunkActor(MapActor):
     def _has_room(self) -> bool:
         return self._has_marks and super()._has_room()
 
-    # -- what goes to processes ---------------------------------------------------------------------------------
+    # -- to processes -------------------------------------------------------------------------------------------
 
     def _send(self) -> bool:
         inbox, how = self.inboxes[0], self.how
@@ -336,7 +336,7 @@ class ChunkActor(MapActor):
         except BaseException as error:  # noqa: BLE001  pickle's, for instance; it becomes the items' error
             loop.call_soon(self._came, chunk, Answer(0, [], {}, error))
 
-    # -- what comes back ----------------------------------------------------------------------------------------
+    # -- answers ------------------------------------------------------------------------------------------------
 
     @guarded
     def _came(self, chunk: _Chunk, answer: Answer) -> None:
@@ -354,7 +354,7 @@ class ChunkActor(MapActor):
             leave_loop(error)
         self._timed(answer.elapsed_ns, len(answer.results))
         out = self.out
-        if out.least is not None and out.least < self._share:  # what is here anyway goes on at once
+        if out.least is not None and out.least < self._share:  # results that are here anyway go on at once
             out.least = out.capacity = self._share
         self.wake()
 
@@ -480,7 +480,7 @@ def _is_kept(fn: Callable[[Any], Any], item: Any) -> bool:
 
 
 def iterated(given: Any) -> Iterator[Any]:
-    """An iterator of what a function of the user's has given; raises PipelineError if it is not an iterable."""
+    """An iterator of a result of the user's function; raises PipelineError if it is not an iterable."""
     if isinstance(given, Iterable) or hasattr(given, "__getitem__"):
         return iter(given)
     raise PipelineError(f"expected an iterable from the function, got {shown(given)}")
@@ -491,7 +491,7 @@ def _is_async(iterator: Any) -> bool:
 
 
 class _More(NamedTuple):
-    """Some outputs of an item, whether these are all, and what was raised behind them."""
+    """Some outputs of an item, whether these are all, and the exception behind them."""
 
     outputs: list[Any]
     is_all: bool
@@ -499,7 +499,7 @@ class _More(NamedTuple):
 
 
 class ExpandActor(CallActor):
-    """Takes a few items at a time from what the function returns, as there is room for them."""
+    """Takes a few items at a time from the function's result, as there is room for them."""
 
     def open(self, slot: Slot) -> Any:
         """An iterator of the outputs of an item."""
@@ -517,7 +517,7 @@ class ExpandActor(CallActor):
             except StopIteration:
                 slot.iterator = None
                 return _More(outputs, True)
-            except BaseException as error:  # noqa: BLE001  what came before it goes out first
+            except BaseException as error:  # noqa: BLE001  items before it go out first
                 slot.iterator = None
                 return _More(outputs, True, error)
             if clock_ns() > deadline:
@@ -611,5 +611,5 @@ class Expand(Call):
 
 
 def _listed(fn: Callable[[Any], Any], item: Any) -> list[Any]:
-    """The items of what a function returns, in a list: an iterator cannot be sent."""
+    """The items of a function's result, in a list: an iterator cannot be sent."""
     return list(iterated(fn(item)))

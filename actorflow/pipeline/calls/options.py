@@ -1,4 +1,4 @@
-"""Options of calls of the user's function: where, how many at a time, and what becomes of failures."""
+"""Options of calls of the user's function: where, how many at a time, and the treatment of failures."""
 
 from __future__ import annotations
 

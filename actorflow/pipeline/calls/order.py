@@ -177,7 +177,7 @@ class Trail:
 
 
 class Unordered:
-    """Results go out as they come; in what a saved position knows of, in the order in which they went out before.
+    """Results go out as they come; as far as a saved position goes, in the order in which they went out before.
 
     Arguments and attributes are those of `InOrder`.
     """

@@ -38,7 +38,7 @@ class _Rows(NamedTuple):
 
 
 def gathered(values: list[Any]) -> Any:
-    """The values themselves, or what stands for them in a message if they are small arrays of one form."""
+    """The values themselves, or their form in a message if they are small arrays of one form."""
     first = values[0] if values else None
     if type(first) is not np.ndarray or not first.ndim or first.dtype.hasobject or first.nbytes >= _LARGE:
         return values
@@ -157,7 +157,7 @@ def serve(link: socket.socket) -> None:
     with link:
         try:
             fn = _function(_receive(link))
-            gc.freeze()  # nothing of what is there by now will ever be garbage
+            gc.freeze()  # no object that is there by now will ever be garbage
             _send(link, pack(Answer(0, [], {})))
             while True:
                 _send(link, _answer(fn, _receive(link)))

@@ -48,7 +48,7 @@ class Request:
 
 
 class WorkerProcess:
-    """A process that calls one function, and what it has to do.
+    """A process that calls one function, and its work.
 
     It is forked from a clean server process where the system has that, else spawned: never from this process, whose
     threads may hold locks.
@@ -171,7 +171,7 @@ class WorkerProcess:
             if self._read_all():
                 return
             error = None
-        except BaseException as failure:  # noqa: BLE001  what waits would never be told
+        except BaseException as failure:  # noqa: BLE001  waiting calls would never be told
             error = failure
         self._lost(self, error)
         del error  # whose traceback refers to this call
@@ -272,7 +272,7 @@ class ProcessPool:
         loop: asyncio.AbstractEventLoop,
         done: Callable[[Answer], None],
     ) -> Request:
-        """Call for some items, in the process that has the least to do; raises what pickle raises. Only on the loop.
+        """Call for some items, in the process that has the least to do; raises the errors of pickle. Only on the loop.
 
         If they take longer than ``timeout_s``, the process is killed, and the error is a `TooLateError`.
         """
@@ -319,7 +319,7 @@ class ProcessPool:
         worker.give(request, self._loop)
 
     def _lost(self, worker: WorkerProcess, error: BaseException | None) -> None:
-        """A process has ended, or must end, as where its call takes too long: others do what it has not begun."""
+        """A process has ended, or must end, as where its call takes too long: others do the work it has not begun."""
         requests = list(worker.requests)
         try:
             self._workers.remove(worker)
@@ -334,7 +334,7 @@ class ProcessPool:
                     when = "before its first call"
                     advice = ": a program that starts processes needs `if __name__ == '__main__':` around what it runs"
                 error = BrokenProcessPool(f"the process ended {when}, with exit code {code}{advice}")
-        except BaseException as failure:  # noqa: BLE001  what waits would never be told
+        except BaseException as failure:  # noqa: BLE001  waiting calls would never be told
             error = failure
         wanted = [request for request in requests if request.is_wanted]
         running = requests[0] if requests else None

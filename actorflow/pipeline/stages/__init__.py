@@ -1,1 +1,1 @@
-"""Stages of pipelines: what each kind of them does with its items."""
+"""Stages of pipelines: the work of each kind on its items."""

@@ -1,7 +1,7 @@
 """Branches: items take different ways by their keys, and come together again in the order in which they came.
 
 Each item is followed by a mark. A branch may give any number of items for one, now or later, but passes the marks on
-in order. So what it gives in front of a mark belongs to the mark's item, and where the branches join it is known whose
+in order. So its results in front of a mark belong to the mark's item, and where the branches join it is known whose
 turn it is, without a guess at how long a branch will take.
 """
 
@@ -84,7 +84,7 @@ class _Passed:
 
 
 class _StartActor(StageActor):
-    """Hands on what the split gives it."""
+    """Hands on the items of the split."""
 
     def __init__(self, split: _BranchActor, number: int) -> None:
         super().__init__(split.run, split.stats, 0)
@@ -184,7 +184,7 @@ class _BranchActor(FollowingActor):
 
 
 class _JoinedActor(JoinActor):
-    """Gives what the branches give, by the numbers of the items that it came of."""
+    """Gives the branches' results, in the order of the items they came of."""
 
     def __init__(self, stage: BranchJoin, build: Build, states: Any, split: _BranchActor) -> None:
         super().__init__(stage, build, states)

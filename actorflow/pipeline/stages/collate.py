@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from actorflow.errors import PipelineError, shown, whole
 
-_ARRAYS = (np.ndarray, np.generic, Number)  # what is stacked
+_ARRAYS = (np.ndarray, np.generic, Number)  # values that are stacked
 _FEW = 5  # different types, and rows of each, that a message names
 
 
@@ -23,7 +23,7 @@ def stack(items: Sequence[Any]) -> Any:
 
     Raises:
         PipelineError: if rows are of different types, an int and a text or None say; if arrays differ in shape (`pad`
-            is for those), or the parts do not correspond. The message says which rows are what.
+            is for those), or the parts do not correspond. The message names the form of each row.
 
     Example:
         >>> af.pipeline.stack([(np.array([1, 2]), "a"), (np.array([3, 4]), "b")])
@@ -138,7 +138,7 @@ def _form(item: Any) -> Any:
 
 
 def _check_alike(forms: Sequence[Any], texts: Sequence[str], where: str, what: str = "rows of one type") -> None:
-    """Refuse rows that differ in form; raises PipelineError, saying which rows are what."""
+    """Refuse rows that differ in form; raises PipelineError, naming the form of each row."""
     if len(set(forms)) == 1:
         return
     rows: dict[str, list[int]] = {}

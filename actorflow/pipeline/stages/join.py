@@ -27,7 +27,7 @@ class JoinActor(StageActor):
         super().__init__(build.run, build.stats(stage), len(sources))
         self.reads(*sources)
         self._stage: Any = stage
-        self.at = [source.start for source in sources]  # behind what was taken of each
+        self.at = [source.start for source in sources]  # behind the items taken of each
 
     @abstractmethod
     def next_item(self) -> tuple[Any, Any] | None:
@@ -178,7 +178,7 @@ class Interleave(_Join):
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """A position in a merged stream: behind what was taken of each stream, with the way to the next position."""
+    """A position in a merged stream: behind the items taken of each stream, with the way to the next position."""
 
     at: tuple[Any, ...]
     index: int
@@ -186,7 +186,7 @@ class _Turn:
 
 
 class _MergeActor(JoinActor):
-    """Takes from the streams in turn, as far as they have something; in what a saved position knows of, as before."""
+    """Takes from the streams in turn, as far as they have something; first in the order of a saved position."""
 
     def __init__(self, stage: Merge, build: Build, state: Any) -> None:
         super().__init__(stage, build, None if state is None else state[0])

@@ -22,7 +22,7 @@ class PassActor(FollowingActor):
 
     @abstractmethod
     def pass_on(self, value: Any, at: Any) -> None:
-        """An item has come: append to ``self.out.items`` what goes out, if anything does."""
+        """An item has come: append to ``self.out.items`` the items that go out, if any."""
 
     def mark(self, at: Any) -> Any:
         """The position to give a mark that came with position ``at``."""
@@ -257,7 +257,7 @@ class _PrefetchActor(FollowingActor):
         self._bytes = 0
         self._next: tuple[Any, int] | None = None  # the item in the inbox, which may yet be replaced, and its bytes
         self._number = 0  # of that item
-        self._failure: StageError | None = None  # their number is not known; what is held goes out first
+        self._failure: StageError | None = None  # their number is not known; held items go out first
 
     def step(self, now: int) -> Wait:
         while any([self._give(), self._take()]):
@@ -422,7 +422,7 @@ class Cache(Stage):
 
 
 class _CacheActor(PassActor):
-    """The first time: keeps what passes. A run that begins in the middle computes, and keeps, what went out before."""
+    """The first time: keeps the items. A run from the middle on computes, and keeps, those before."""
 
     def __init__(self, stage: Cache, build: Build, front: Any, store: _Store, count: int) -> None:
         super().__init__(stage, build, front)
@@ -455,14 +455,14 @@ class _CacheActor(PassActor):
         self.finish(error)
 
     def halt(self) -> None:
-        self._store = _Store(self._store.epoch)  # what is not whole is of no use
+        self._store = _Store(self._store.epoch)  # a part is of no use
 
     def freeze(self, position: Any) -> Any:
         return [self.upstream.freeze(self.upstream.start), position, self._store.epoch]
 
 
 class _KeptActor(StageActor):
-    """From then on: gives what was kept."""
+    """From then on: gives the kept items."""
 
     def __init__(self, stage: Cache, build: Build, store: _Store, count: int) -> None:
         super().__init__(build.run, build.stats(stage), 0)
@@ -501,7 +501,7 @@ def bytes_of(size: Callable[[Any], int], item: Any) -> int:
 def size_of(item: Any) -> int:
     """Bytes of an item: those of arrays, texts and byte strings, also within tuples, lists, sets and mappings.
 
-    What is none of these counts as its own object, without what it refers to.
+    Any other object counts by itself, without those it refers to.
     """
     size_bytes = getattr(item, "nbytes", None)
     if isinstance(size_bytes, int):

@@ -1,6 +1,6 @@
 """A seeded shuffle of a stream, through a buffer.
 
-An item of the buffer is chosen when another one comes for its place. What is chosen depends on the seed, the epoch and
+An item of the buffer is chosen when another one comes for its place. The choice depends on the seed, the epoch and
 how many were chosen before, and never on the items. So the buffer need not be saved: a position names the numbers of
 the items that are in it, and a run that begins there takes the stream up again at the oldest of them, and drops the
 others.

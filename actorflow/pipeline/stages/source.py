@@ -58,7 +58,7 @@ class Resumable(Protocol):
     """
 
     def state_dict(self) -> dict[str, Any]:
-        """The place behind the last item that was taken, as what JSON can hold."""
+        """The place behind the last item that was taken, as values JSON can hold."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a place that `state_dict` gave, of this object or of one that was made in the same way."""
@@ -98,7 +98,7 @@ class Source(Stage):
             build.resources.use_up(self)
         is_in_memory = opening.is_in_memory and self.place == "auto" and not opening.is_async
         options = Options(
-            fn=_asynchronous if opening.is_async else iter,  # what is called is `_SourceActor.open`
+            fn=_asynchronous if opening.is_async else iter,  # `_SourceActor.open` is called
             executor="auto" if opening.is_async else "loop" if is_in_memory else self.place,
             buffer=0,
             expands=True,
@@ -116,7 +116,7 @@ class _Opening:
     It asks the data all that must be known of it, so that there is one place where the user's answers can be wrong.
 
     Attributes:
-        start: The position before the first item: how many are behind it, with what the source says itself if it knows
+        start: The position before the first item: how many are behind it, with the source's own state if it knows
             its place.
         seeks: True if it can begin at any item, without giving those before it.
     """
@@ -170,7 +170,7 @@ def _items(data: Any, rows: Iterable[int]) -> Iterator[Any]:
 
 
 class _SourceOrder(InOrder):
-    """Positions are how many items have been given, with what the source says itself if it knows its place."""
+    """Positions are the number of items given, with the source's own state if it knows its place."""
 
     def __init__(self, actor: _SourceActor, state: Any) -> None:
         self.slots = deque()
@@ -247,7 +247,7 @@ class _SourceActor(ExpandActor):
         )
 
     def _give(self, slot: Slot) -> None:
-        """Give item after item, on the loop; what sources in memory do."""
+        """Give item after item, on the loop, as sources in memory do."""
         out = self.out
         outputs, room, iterator = out.items, out.capacity, slot.iterator
         before = emitted = slot.emitted
@@ -262,7 +262,7 @@ class _SourceActor(ExpandActor):
         except StopIteration:
             slot.iterator = None
             slot.state = SlotState.DONE
-        except BaseException as failure:  # noqa: BLE001  what came before it goes out first
+        except BaseException as failure:  # noqa: BLE001  items before it go out first
             error = failure
         slot.emitted = emitted
         if emitted > before:

@@ -1,4 +1,4 @@
-"""Stages: a tree of plain data, and what the actors that each iteration builds of it have in common.
+"""Stages: a tree of plain data, and the common part of the actors that each iteration builds of it.
 
 Sequence of one item, for ``source.map(f)`` with f too long for the loop::
 
@@ -11,12 +11,12 @@ Sequence of one item, for ``source.map(f)`` with f too long for the loop::
       |               |                  |                |<-- one wake-up of the loop |               |
       |--- fire ----------------------------------------->|--- (result, at) ---------->|--- wake ----->|
 
-An item travels with a position: where its stream is to be taken up again to get what comes after the item. Positions
-are cheap and opaque; only the stage that made one knows what it means, and makes plain data of it when asked.
+An item travels with a position: where its stream is to be taken up again to get the items after it. Positions
+are cheap and opaque; only the stage that made one knows its meaning, and makes plain data of it when asked.
 
-The user's code may raise anything wherever it is called, what ends loops and tasks, too. So it is caught there, as
+The user's code may raise anything wherever it is called, even to end loops and tasks. So it is caught there, as
 BaseException, and becomes the stage's `StageError`; KeyboardInterrupt and SystemExit leave the loop besides, as they do
-where a task raises them. What else goes wrong in a stage ends the run as well: otherwise it would be lost.
+where a task raises them. Other errors in a stage end the run as well: otherwise they would be lost.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Named(Protocol):
 
 
 def stage_error(stage: Named, error: BaseException, number: int | None = None, item: Any = UNMADE) -> StageError:
-    """The error of a stage for what has been raised in it."""
+    """The error of a stage for an exception in it."""
     return StageError.of(stage.name, stage.kind, stage.site, number, item, error)
 
 
@@ -187,7 +187,7 @@ def ends_task(error: BaseException, task: asyncio.Task[Any]) -> bool:
 def guarded(
     method: Callable[Concatenate[_Actor, _Arguments], None],
 ) -> Callable[Concatenate[_Actor, _Arguments], None]:
-    """A method that the loop, a thread or a process calls, not `step`: what goes wrong in it ends the run."""
+    """A method that the loop, a thread or a process calls, not `step`: an error in it ends the run."""
 
     @wraps(method)
     def call(actor: _Actor, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
@@ -208,7 +208,7 @@ _NO_TIME_NS = 10_000  # an item that takes less to make, in nanoseconds, has har
 BURST = 16
 
 
-#: Within a branch, what follows each item, so that the place where branches join knows that it has passed.
+#: Follows each item within a branch, so that the place where branches join knows that it has passed.
 MARK: Final = object()
 
 
@@ -243,7 +243,7 @@ class Inbox:
         self.owner = owner  # the stage, or the application, which is woken when an item or the end has come
 
     def connect(self, source: StageActor) -> None:
-        """Name the stage in front; there is room for what it may give at once."""
+        """Name the stage in front; there is room for the items it may give at once."""
         self.source = source
         source.out = self
         if self.least is not None:
@@ -289,7 +289,7 @@ class StageActor(ABC):
             self.run.post(self)
 
     def fire(self, run: Run) -> int:
-        """Do what can be done; what goes wrong ends the run; returns the time at the end."""
+        """Do all that can be done; an error ends the run; returns the time at the end."""
         self._is_ready = False
         now = clock_ns()
         if self.is_over:
@@ -307,13 +307,13 @@ class StageActor(ABC):
 
     @abstractmethod
     def step(self, now: int) -> Wait:
-        """Take items and give items for at most `SLICE_NS`; says what is waited for then.
+        """Take items and give items for at most `SLICE_NS`; says which wait follows.
 
         A stage that stops because its time slice is over must wake itself.
         """
 
     def finish(self, error: BaseException | None = None) -> Wait:
-        """Nothing more comes out of this stage; what is in front of it stops. The first end counts."""
+        """Nothing more comes out of this stage; the stages in front stop. The first end counts."""
         if not self.is_over:
             self.out.end = End(error)
             self.stop()
@@ -354,10 +354,10 @@ class StageActor(ABC):
             inbox.source.stop()
 
     def halt(self) -> None:  # noqa: B027  most stages have nothing under way
-        """Cancel what is under way."""
+        """Cancel calls under way."""
 
     def freeze(self, position: Any) -> Any:
-        """A position that this stage has given, as plain data: what JSON can hold, if the source's is."""
+        """A position that this stage has given, as plain data: JSON can hold it, if it can the source's."""
         return self.upstream.freeze(position)
 
     @property

@@ -1,7 +1,7 @@
 """Items to a device: copies on the lane "inbound", a few items at a time, in order.
 
 On a device with streams the copies are launched on the loop and run later, from pinned memory where the device has
-that; an item goes out when the loop has seen its copies end, so what takes it need not wait for anything. On any other
+that; an item goes out when the loop has seen its copies end, so its taker need not wait for anything. On any other
 device the lane's thread copies.
 """
 
@@ -122,7 +122,7 @@ class _Copies:
 
 @dataclass(slots=True, eq=False)
 class _Copy:
-    """One array under way; its fence, which the lane has until it has passed, keeps what the copy reads."""
+    """One array under way; its fence, which the lane has until it has passed, keeps the array the copy reads."""
 
     copies: _Copies
     device: Device
@@ -191,7 +191,7 @@ class _TransferActor(FollowingActor):
                 copies.value = item if self._device is None else self._moved(item, copies, self._device)
             except BaseException as error:  # noqa: BLE001  it becomes the item's
                 copies.error = error
-                if self._allowance is not None:  # of what was not begun
+                if self._allowance is not None:  # of copies not begun
                     self._allowance.release(copies.size_bytes)
         return True
 
