@@ -210,7 +210,9 @@ class TestParts:
         conv = helper.make_node("Conv", ["padded", "w"], ["y"], "conv")
         ends = [tensor("x", 1, 1, 4, 4), tensor("widths", 8, dtype=TensorProto.INT64)]
         source = made([pad, conv], ends, [tensor("y", 1, 1, "h", "w")], [constant("w", np.ones((1, 1, 2, 2), "f"))])
-        with pytest.raises(af.GraphError, match=r"(?s)Conv 'conv': reads what only a run knows.*backend='onnxruntime' may"):
+        with pytest.raises(
+            af.GraphError, match=r"(?s)Conv 'conv': reads what only a run knows.*backend='onnxruntime' may"
+        ):
             af.onnx.load(source)
 
     async def test_axes_that_get_lengths(self) -> None:
