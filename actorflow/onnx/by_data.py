@@ -1,8 +1,9 @@
-"""Operators whose parameters depend on data: computed by ONNX's evaluator, where the file says what shape comes out.
+"""Operators whose parameters depend on data: computed by ONNX's evaluator.
 
 Blobs have their shapes before a run. A tensor that says axes, a shape or a size is nearly always constant, or follows
 from lengths, and the operator becomes ordinary operations. Where it is not, but the file declares the shape of the
-result, that is what the blob has, and each run checks that the data says the same.
+result, that is what the blob has, and each run checks that the data says the same. Where the file does not, the blob is
+one of Python objects, which are arrays; what reads it is computed here, too.
 """
 
 from __future__ import annotations
@@ -30,6 +31,11 @@ _Function = Callable[..., Any]
 FUNCTIONS: dict[str, _Function] = {}
 #: Operators whose outputs have the shape of the first input, whatever their parameters are, and what kind of dtype.
 SAME: dict[str, tuple[Any, ...]] = {"CumSum": (None,), "CumProd": (None,), "Dropout": (None, np.dtype(bool))}
+#: Operators that are not computed here unless the file declares the shape of the result: others are faster by far.
+SLOW = {
+    "AveragePool", "Col2Im", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "GRU", "GridSample", "LRN", "LSTM",
+    "LpPool", "MaxPool", "MaxUnpool", "QLinearConv", "RNN", "RoiAlign",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class ByData(Operation):
         domain: Its domain.
         settings: Its attributes, and the opset.
         given: Which of its inputs are given.
-        specs: Types of its outputs, as the file declares them.
+        specs: Types of its outputs, as the file declares them; those of others are Python objects.
     """
 
     arguments = ("*inputs",)
@@ -68,17 +74,22 @@ class ByData(Operation):
                 *[next(arrays) if is_given else None for is_given in self.given],
             )
         outputs = [np.asarray(each) for each in (found if isinstance(found, list) else [found])][: len(self.specs)]
-        for output, spec in zip(outputs, self.specs, strict=True):
-            if output.shape != spec.shape:
-                raise ShapeError(f"{self.operator}: the file declares {spec}, the data gives shape {output.shape}")
-        typed = tuple([output.astype(spec.dtype, copy=False) for output, spec in zip(outputs, self.specs, strict=True)])
-        return typed if len(typed) > 1 else typed[0]
+        for i, (output, spec) in enumerate(zip(outputs, self.specs, strict=True)):
+            if not spec.is_object:
+                if output.shape != spec.shape:
+                    raise ShapeError(f"{self.operator}: the file declares {spec}, the data gives shape {output.shape}")
+                outputs[i] = output.astype(spec.dtype, copy=False)
+            elif any(np.may_share_memory(output, each) for each in inputs):  # whose buffer has another array later
+                outputs[i] = output.copy()
+        return tuple(outputs) if len(outputs) > 1 else outputs[0]
 
 
 def by_data(
     operator: str, domain: str, attributes: Settings, opset: int, given: tuple[bool, ...], specs: Sequence[TensorSpec]
 ) -> ByData | None:
     """The operation of a node, of outputs of these types; None if nothing computes it."""
+    if operator in SLOW and any(spec.is_object for spec in specs):
+        return None
     plain = {name: tuple(each) if isinstance(each, list) else each for name, each in attributes.items()}
     value: Any = plain.pop("value", None)
     if value is not None:

@@ -175,11 +175,17 @@ class Lowering:
                     raise Refused(f"reads {each!r}, which nothing before it gives")
                 return ()  # what gives it was refused
             inputs.append(values[each] if each else None)
+        attributes = self._attributes(proto)
+        opset = self.opsets.get("" if proto.domain in _OWN else proto.domain, 1)
+        if any((value := values.get(each)) is not None and value.spec.is_object for each in names_read(proto)):
+            with self._named(name):
+                found = self._by_data(proto, attributes, inputs, opset)
+            if found is None:
+                raise Refused("reads what only a run knows the lengths of, and is computed for known ones alone")
+            return found
         if has_parts:
             with self._named(name):
                 return flow.lowered(self, proto, inputs, values)
-        attributes = self._attributes(proto)
-        opset = self.opsets.get("" if proto.domain in _OWN else proto.domain, 1)
         found = folding.folded(proto, attributes, inputs, opset, self.opsets, self.graph)
         if found is not None:
             return found
@@ -203,17 +209,18 @@ class Lowering:
     def _by_data(
         self, proto: NodeProto, attributes: Mapping[str, Any], inputs: Sequence[Value | None], opset: int
     ) -> Sequence[Value | None] | None:
-        """An op whose parameters depend on data, if the file declares what it gives; else None."""
+        """An op of arrays: it gives what the file declares, and else Python objects; None if nothing computes it."""
         first = next((value for value in inputs if value is not None), None)
         wanted = [bool(output) for output in proto.output]
         if first is None or wanted != sorted(wanted, reverse=True) or proto.op_type in folding.WHY_NOT:
             return None
-        same = by_data.SAME.get(proto.op_type, ()) if not proto.domain else ()
+        is_known = not any(value is not None and value.spec.is_object for value in inputs)
+        same = by_data.SAME.get(proto.op_type, ()) if is_known and not proto.domain else ()
         specs = []
         for output, dtype in zip_longest(filter(None, proto.output), same[: sum(wanted)]):
             declared = self.declared.get(output) or (Declared(first.shape, dtype) if same else None)
-            if declared is None:
-                return None
+            if declared is None or (declared.dtype is None and not is_known):
+                declared = Declared((), np.dtype(object))
             specs.append(TensorSpec(declared.shape, declared.dtype or first.dtype))
         given = tuple([value is not None for value in inputs])
         operation = by_data.by_data(proto.op_type, proto.domain, attributes, opset, given, specs)
@@ -346,9 +353,9 @@ class Lowering:
             missing = [output for output, value in zip(outputs, found, strict=True) if value is None]
             if missing:
                 raise Refused(f"nothing in its body gives {', '.join(map(repr, missing))}")
-            for value in found:
-                if value is not None:
-                    value.blob()  # in this scope
+            for output, value in zip(outputs, found, strict=True):
+                if value is not None and value.blob().spec.is_object:  # the blob is made in this scope
+                    raise Refused(f"only a run knows the lengths of {output!r}, which its body gives")
             return [value for value in found if value is not None]
         finally:
             self._outer, self._scopes = around

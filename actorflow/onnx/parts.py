@@ -235,7 +235,8 @@ class _Types:
         if not by_onnx or None in specs.values():
             text = dict.fromkeys(self._file.objects, "is a Python object")
             lowering = Lowering(Graph("types"), self._file.opsets, self._file.declared, text)
-            found = self._lowered(lowering, names)
+            lowered = self._lowered(lowering, names).items()
+            found = {name: value for name, value in lowered if value is not None and not value.spec.is_object}
             if by_onnx and any(getattr(op.operation, "not_one", ()) for op in lowering.graph.ops):
                 found = {}  # how many axes there are depends on whether an open one is 1
             missing = [name for name in names if found.get(name) is None and specs[name] is None]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from actorflow.plan.plan import PlannedOp, Slot
 
 _MESSAGES = (AllReduce, Receive, Stage, Transfer)
+#: Most pieces of memory that are tried for a value: of a training, thousands may be taken at once.
+_MOST_LOOKED_AT = 32
+#: A value takes no memory of more times its size: ops on several lanes may need pieces that the plan's order does not.
+_MOST_TIMES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,29 +79,70 @@ def slot_charges(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
 
 
 def rooms_of(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> dict[int, int]:
-    """Bytes of the memory that each large value shares with others, of its size or less, but more than half of that.
+    """Bytes of the memory that each large value takes, which others have while it is not there.
+
+    Each gets the smallest memory that is free from when it is made until it is last read, in the order of the plan: the
+    largest values first. Memory of sizes between two powers of two is as large as the largest of it.
 
     Fetched values, values that may be written over them, and copies by devices have memory of their own.
     """
+    begins: dict[int, int] = {}
+    ends = [len(ops)] * len(slots)
+    for at, (_, allocated, freed) in enumerate(_steps(ops, slots)):
+        begins.update(dict.fromkeys(allocated, at))
+        for index in freed:
+            ends[index] = at
     sizes: dict[Place, dict[int, int]] = {}
     own: set[int] = set()
+    over: dict[int, int] = {}  # the value that another is written over
     for op in reversed(ops):
-        is_plain = op.kernel is not None and not op.kernel.returns and not isinstance(op.operation, _MESSAGES)
+        kernel = op.kernel
+        is_plain = kernel is not None and not kernel.returns and not isinstance(op.operation, _MESSAGES)
         for index in op.outputs:
             slot = slots[index]
             if index in own or not is_plain or slot.is_fetched or slot.updates is not None or slot.spec.dtype.hasobject:
                 own.add(index)
             elif slot.spec.size_bytes >= SHARED_BYTES:
                 sizes.setdefault(slot.place, {})[index] = slot.spec.size_bytes
-        if op.kernel is not None and op.kernel.inplace and op.outputs[0] in own:
-            own.add(op.inputs[0])
+        kept = op.inputs if kernel is not None and kernel.returns else ()  # a view keeps its base
+        if kernel is not None and kernel.inplace:
+            first, y = op.inputs[0], op.outputs[0]
+            if y in own:
+                own.add(first)
+            elif slots[first].readers == 1 and slots[first].spec == slots[y].spec:
+                over[y], kept = first, (first,)
+        last = max((ends[index] for index in op.outputs), default=0)
+        for index in kept:
+            ends[index] = max(ends[index], last)
+    return {index: room for of_place in sizes.values() for index, room in _placed(of_place, over, begins, ends).items()}
+
+
+def _placed(
+    sizes: Mapping[int, int], over: Mapping[int, int], begins: Mapping[int, int], ends: Sequence[int]
+) -> dict[int, int]:
+    """Bytes of the memory for each value of one place, by the values' bytes, and when they are there."""
     rooms: dict[int, int] = {}
-    for of_place in sizes.values():
-        room = 0
-        for index, size in sorted(of_place.items(), key=lambda each: -each[1]):
-            if not size <= room < 2 * size:
-                room = size
-            rooms[index] = room
+    largest: dict[int, int] = {}  # memory, by the order of its size
+    pieces: list[tuple[int, list[int], list[int]]] = []  # memory, the largest first, and when it is taken
+    for index, size in sorted(sizes.items(), key=lambda each: -each[1]):
+        if over.get(index) in sizes:
+            continue
+        begin, end, at = begins[index], ends[index], 0
+        for room, starts, stops in pieces[: -_MOST_LOOKED_AT - 1 : -1]:
+            at = bisect_right(starts, end)
+            if room <= _MOST_TIMES * size and (not at or stops[at - 1] < begin):
+                break
+        else:
+            room, starts, stops, at = largest.setdefault((size - 1).bit_length(), size), [], [], 0
+            pieces.append((room, starts, stops))
+        starts.insert(at, begin)
+        stops.insert(at, end)
+        rooms[index] = room
+    for index in sizes:
+        root = index
+        while over.get(root) in sizes:
+            root = over[root]
+        rooms[index] = rooms[root]
     return rooms
 
 

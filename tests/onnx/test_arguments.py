@@ -92,7 +92,3 @@ class TestTheOtherBackend:
 
     def test_is_not_where_it_does_not_train(self) -> None:
         assert self.HINT not in refusal(node("RandomUniformLike", "x", "a"), node("Mul", "a w", "y"), trainable=True)
-
-    def test_is_where_lengths_are_only_known_from_a_run(self) -> None:
-        nodes = node("NonZero", "x", "n"), node("Squeeze", "n", "y")
-        assert refusal(*nodes, outputs=[("y", (None,))]).endswith(self.HINT)

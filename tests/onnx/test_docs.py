@@ -6,7 +6,7 @@ from pathlib import Path
 
 from onnx.defs import get_all_schemas
 
-from actorflow.onnx import flow
+from actorflow.onnx import by_data, flow
 from actorflow.onnx.folding import WHY_NOT
 from actorflow.onnx.operators import TABLE
 
@@ -47,7 +47,8 @@ def table() -> str:
             "| of these | refused are |",
             "|---|---|",
             *[f"| {listed(operators)} | {why} |" for why, operators in sorted(limits.items())],
-            "| all | parameters that depend on data, where the file does not declare the shape of the result |",
+            f"| {listed(by_data.SLOW)}, those with graphs inside or of other domains | parameters, and lengths of inputs, that "
+            "depend on data, where the file does not declare the shape of the result |",
             "",
             "| refused altogether | because |",
             "|---|---|",

@@ -1,5 +1,6 @@
 """Operators of ai.onnx.ml against ONNX Runtime: trees, linear models, and what prepares features."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -220,6 +221,26 @@ for _each in ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"):
     SIMPLE[f"classifier {_each}"] = ("LinearClassifier", TWO, {**THREE, "post_transform": _each})
 for _each in ("NONE", "LOGISTIC"):
     SIMPLE[f"classifier of two {_each}"] = ("LinearClassifier", TWO, {**PAIR, "post_transform": _each})
+
+
+def _vectors(classes: int, kernel: str, post: str, shares: bool) -> dict[str, Any]:
+    """A classifier of support vectors, in the words of ONNX."""
+    per_class, draw = [3, 2, 4][:classes], random()
+    pairs, count = classes * (classes - 1) // 2, sum(per_class)
+    return {
+        "kernel_type": kernel, "kernel_params": [0.3, 0.2, 2.0], "post_transform": post, "vectors_per_class": per_class,
+        "support_vectors": draw.standard_normal(count * FEATURES).tolist(), "rho": draw.standard_normal(pairs).tolist(),
+        "coefficients": draw.standard_normal((classes - 1) * count).tolist(), "classlabels_ints": [5, 2, 9][:classes],
+        "prob_a": [-1.5, -0.7, -2.0][:pairs] if shares else None, "prob_b": [0.1, 0.3, -0.2][:pairs] if shares else None,
+    }  # fmt: skip
+
+
+for _count, _each, _shares in product((2, 3), ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO"), (False, True)):
+    _kernel = {"NONE": "RBF", "SOFTMAX": "POLY", "LOGISTIC": "LINEAR"}.get(_each, "SIGMOID")
+    SIMPLE[f"vectors of {_count} {_each} {_shares}"] = ("SVMClassifier", TWO, _vectors(_count, _kernel, _each, _shares))
+for _name, _weights in (("mixed", WEIGHTS[: 2 * FEATURES]), ("positive", np.abs(WEIGHTS[: 2 * FEATURES]).tolist())):
+    _more = {"coefficients": _weights, "rho": [0.1], "classlabels_ints": [4, 3], "kernel_params": [0.0] * 3}
+    SIMPLE[f"vectors of none {_name}"] = ("SVMClassifier", TWO, _more)
 
 
 @pytest.mark.parametrize("name", SIMPLE)

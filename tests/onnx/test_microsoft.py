@@ -185,3 +185,26 @@ def test_rotary_embedding(interleaved: int, features: int, form: str) -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(af.GraphError, match="transBatchA and transBatchB are not supported"):
         compare("FusedMatMul", {"a": X}, {"b": draw(8, 6)}, "a b", transBatchA=1)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("steps", "held", "total"), [(4, 0, 4), (1, 3, 4), (1, 6, 6), (2, 3, 5), (4, 6, 4)])
+@pytest.mark.parametrize("more", [{}, {"do_rotary": 1}, {"do_rotary": 1, "rotary_interleaved": 1, "scale": 0.3},
+                                  {"local_window_size": 2}])  # fmt: skip
+def test_grouped_attention(packed: bool, steps: int, held: int, total: int, more: dict[str, Any]) -> None:
+    """Of rows with as many keys each, or, where one step comes, with fewer."""
+    heads, served, width, rows = 4, 2, 16, 1 if 1 < steps < total else 2
+    feeds = {"q": draw(rows, steps, heads * width), "k": draw(rows, steps, served * width, seed=1)}
+    feeds["v"] = draw(rows, steps, served * width, seed=2)
+    if packed:
+        feeds = {"q": np.concatenate([*feeds.values()], axis=2)}
+    for name in ("pk", "pv") if held else ():
+        feeds[name] = draw(rows, served, held, width, seed=len(name))
+    feeds["seqlens"] = np.int32([total - 1, total - 1 - (steps == 1)][:rows])
+    constants = {"total": np.int32([total])}
+    names = f"q {'- -' if packed else 'k v'} {'pk pv' if held else '- -'} seqlens total"
+    if "do_rotary" in more:
+        angles = np.float32(np.arange(8)[:, None] * np.arange(1, 1 + width // 2)) / 9
+        constants |= {"cos": np.cos(angles), "sin": np.sin(angles)}
+        names += " cos sin"
+    compare("GroupQueryAttention", feeds, constants, names, 3, num_heads=heads, kv_num_heads=served, **more)

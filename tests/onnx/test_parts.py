@@ -158,6 +158,63 @@ class TestParts:
         with pytest.raises(af.GraphError, match=r"(?s)what onnxruntime gives as 'c'.*not known before a run"):
             af.onnx.load(product, backend="onnxruntime", trainable=True)
 
+    @pytest.mark.parametrize("opened", [{}, {"n": 8}])
+    async def test_lengths_that_depend_on_data_among_ordinary_ops(self, opened: dict[str, int]) -> None:
+        """What is chosen among boxes, and what is computed of that, is as long as it is in each run."""
+        nodes = [
+            helper.make_node("Relu", ["scores"], ["positive"]),
+            helper.make_node("NonMaxSuppression", ["boxes", "positive", "most", "overlap", "least"], ["kept"]),
+            helper.make_node("Slice", ["kept", "two", "three", "one"], ["place"]),
+            helper.make_node("Squeeze", ["place", "one"], ["places"]),
+            helper.make_node("Gather", ["boxes", "places"], ["chosen"], axis=1),
+            helper.make_node("ReduceMax", ["chosen"], ["far"], axes=[1], keepdims=0),
+            helper.make_node("Neg", ["far"], ["y"]),
+            helper.make_node("Shape", ["kept"], ["shape"]),
+            helper.make_node("Compress", ["positive", "which"], ["compressed"], axis=2),
+            helper.make_node("Pad", ["boxes", "widths"], ["padded"]),
+        ]
+        ends = [
+            tensor("boxes", 1, "n", 4), tensor("scores", 1, 1, "n"), tensor("which", "n", dtype=TensorProto.BOOL),
+            tensor("widths", 6, dtype=TensorProto.INT64),
+        ]  # fmt: skip
+        outputs = [
+            tensor("kept", "k", 3, dtype=TensorProto.INT64), tensor("chosen", 1, "k", 4), tensor("y", 1, 4),
+            tensor("shape", 2, dtype=TensorProto.INT64), tensor("compressed", 1, 1, "c"), tensor("padded", 1, "p", "q"),
+        ]  # fmt: skip
+        numbers = {"most": [5], "overlap": np.float32([0.3]), "least": np.float32([0.1])}
+        constants = [constant(name, each) for name, each in numbers.items()]
+        constants += [constant(name, [i + 1]) for i, name in enumerate(("one", "two", "three"))]
+        source = made(nodes, ends, outputs, constants)
+        model = af.onnx.load(source, axes=opened)
+        assert [blob.spec.is_object for blob in model.outputs.values()] == [True, True, False, False, True, True]
+        peer = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+        random = np.random.default_rng(0)
+        async with model.graph:
+            for count in [8, 8] if opened else [8, 3, 1]:
+                corners = random.random((1, count, 2), np.float32)
+                feeds = {
+                    "boxes": np.concatenate([corners, corners + 0.4], axis=2),
+                    "scores": random.standard_normal((1, 1, count), np.float32),
+                    "which": random.random(count) > 0.5,
+                    "widths": random.integers(0, 3, 6) * [0, 1, 1, 0, 1, 1],
+                }
+                feeds["scores"][0, 0, 0] = 1  # one is kept
+                if count == 1:
+                    feeds["which"][:] = False
+                for found, expected in zip((await model.run(feeds)).values(), peer.run(None, feeds), strict=True):
+                    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+                    np.testing.assert_array_equal(found, expected)
+
+    def test_operators_that_want_known_lengths(self) -> None:
+        pad = helper.make_node("Pad", ["x", "widths"], ["padded"])
+        conv = helper.make_node("Conv", ["padded", "w"], ["y"], "conv")
+        ends = [tensor("x", 1, 1, 4, 4), tensor("widths", 8, dtype=TensorProto.INT64)]
+        source = made([pad, conv], ends, [tensor("y", 1, 1, "h", "w")], [constant("w", np.ones((1, 1, 2, 2), "f"))])
+        with pytest.raises(
+            af.GraphError, match=r"(?s)Conv 'conv': reads what only a run knows.*backend='onnxruntime' may"
+        ):
+            af.onnx.load(source)
+
     async def test_axes_that_get_lengths(self) -> None:
         model = af.onnx.load(network(), backend="onnxruntime", axes={"n": 2})
         assert model.inputs["x"].shape == (2, 2, 2)

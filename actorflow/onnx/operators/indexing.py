@@ -50,8 +50,6 @@ def _gather_nd(node: Node) -> Value:
     return node.usual(ops.gather_nd(node.x.blob(), node.value(1).blob(), node.attribute("batch_dims", 0)))
 
 
-#: Refusal of operators whose results have a length that depends on data.
-COUNTED = "results of which the file does not declare how many elements they have"
 _MODES = {"none": "set", "add": "add", "mul": "mul", "max": "max", "min": "min"}
 
 
@@ -144,6 +142,6 @@ def _long(x: Any) -> Any:
     return x if x.dtype == np.int64 else ops.cast(x, "int64")
 
 
-@lowers("NonZero", "Compress", "Unique", "NonMaxSuppression", limits=COUNTED)
+@lowers("NonZero", "Compress", "Unique", "NonMaxSuppression")
 def _selecting(node: Node) -> Value:
     raise DependsOnData("how many elements it gives depends on data, and the file does not declare it")

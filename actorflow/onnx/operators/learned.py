@@ -295,8 +295,12 @@ def _tree_classifier(node: Node) -> list[Value | None]:
 
 def _classified(node: Node, scores: Any, labels: Array, post: str) -> list[Value | None]:
     """The labels of the largest scores, and all scores."""
-    best = ops.take(constant(node.graph, labels), ops.argmax(scores, 1)) if node.wants(0) else None
-    return [None if best is None else node.usual(best), node.usual(_transformed(scores, post))]
+    return [_label(node, labels, ops.argmax(scores, 1)), node.usual(_transformed(scores, post))]
+
+
+def _label(node: Node, labels: Array, place: Any) -> Value | None:
+    """The label at a place for each row; None if nobody asks for it."""
+    return node.usual(ops.take(constant(node.graph, labels), place)) if node.wants(0) else None
 
 
 @dataclass(frozen=True)
@@ -421,23 +425,107 @@ def _linear_classifier(node: Node) -> list[Value | None]:
 def _svm_regressor(node: Node) -> Value:
     if node.attribute("post_transform", "NONE") != "NONE":
         raise Refused("post_transform is not supported")
-    x = as_type(_floats(node, node.x), np.dtype(np.float32))
     coefficients, rho = np.asarray(node.attribute("coefficients"), np.float32), node.attribute("rho")
-    count = int(node.attribute("n_supports", 0))
-    if count:
-        support = np.asarray(node.attribute("support_vectors"), np.float32).reshape(count, -1)
-        gamma, offset, degree = node.attribute("kernel_params") or (0.0, 0.0, 0.0)
-        kernel = node.attribute("kernel_type", "LINEAR")
-        if kernel == "RBF":
-            away = ops.sum(ops.square(ops.expand_dims(x, 1) - constant(node.graph, support)), 2)
-            x = ops.exp(away * -gamma)
-        else:
-            x = ops.inner(x, constant(node.graph, support))
-            if kernel != "LINEAR":
-                x = x * gamma + offset
-                x = ops.tanh(x) if kernel == "SIGMOID" else x**degree
+    x = _kernels(node, int(node.attribute("n_supports", 0)))
     y = ops.inner(x, constant(node.graph, coefficients.reshape(1, -1))) + _row(node, rho)
     return node.usual(ops.where(y > 0.0, 1.0, y.constant_like(-1.0)) if node.attribute("one_class", 0) else y)
+
+
+def _kernels(node: Node, count: int) -> Any:
+    """What each of so many support vectors has in common with rows; the rows where there are none."""
+    x = as_type(_floats(node, node.x), np.dtype(np.float32))
+    if not count:
+        return x
+    support = np.asarray(node.attribute("support_vectors"), np.float32).reshape(count, -1)
+    gamma, offset, degree = node.attribute("kernel_params") or (0.0, 0.0, 0.0)
+    kind = node.attribute("kernel_type", "LINEAR")
+    if kind == "RBF":
+        return ops.exp(ops.sum(ops.square(ops.expand_dims(x, 1) - constant(node.graph, support)), 2) * -gamma)
+    x = ops.inner(x, constant(node.graph, support))
+    if kind == "LINEAR":
+        return x
+    x = x * gamma + offset
+    return ops.tanh(x) if kind == "SIGMOID" else x**degree
+
+
+@lowers(f"{_ML}SVMClassifier", limits="post_transform PROBIT, labels that are text")
+def _svm_classifier(node: Node) -> list[Value | None]:
+    labels, post = _labels(node), node.attribute("post_transform")
+    coefficients, rho = (np.asarray(node.attribute(name), np.float32) for name in ("coefficients", "rho"))
+    count, per_class = len(labels), node.attribute("vectors_per_class") or []
+    x = _kernels(node, sum(per_class))
+    if not sum(per_class):
+        scores = ops.inner(x, constant(node.graph, coefficients.reshape(count, -1))) + float(rho[0])
+        if count != 2 or node.attribute("prob_a"):
+            return _classified(node, scores, labels, post)
+        best, place = ops.max(scores, 1), ops.argmax(scores, 1)
+        is_second = best >= 0.5 if (coefficients >= 0).all() else best > 0
+        place = ops.where(is_second, place.constant_like(1), place)
+        return [_label(node, labels, place), node.usual(_transformed(scores, post))]
+    edges, table = np.cumsum([0, *per_class]), coefficients.reshape(count - 1, -1)
+    pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
+    weight, votes = np.zeros((len(pairs), table.shape[1]), "f"), np.zeros((count, len(pairs)), "f")
+    for n, (i, j) in enumerate(pairs):
+        for own, other in ((i, j - 1), (j, i)):
+            part = slice(edges[own], edges[own + 1])
+            weight[n, part] = table[other, part]
+        votes[[i, j], n] = 1, -1  # of the first, where the score is above 0
+    scores = ops.inner(x, constant(node.graph, weight)) + constant(node.graph, rho[: len(pairs)])
+    won = ops.inner(ops.cast(scores > 0, "float32"), constant(node.graph, votes))
+    place = ops.argmax(won + constant(node.graph, (votes < 0).sum(axis=1).astype("f")), 1)
+    if node.attribute("prob_a"):
+        a, b = (constant(node.graph, np.asarray(node.attribute(f"prob_{c}")[: len(pairs)], "f")) for c in "ab")
+        shares = ops.clip(ops.sigmoid(-(scores * a + b)), 1e-7, 1 - 1e-7)
+        scores = node.graph.apply(Coupled(count), shares)
+    elif count == 2:
+        post, second = ("NONE", 1.0 - scores) if post.startswith("SOFTMAX") else (post, -scores)
+        scores = ops.concat([second, scores], axis=1)
+    return [_label(node, labels, place), node.usual(_transformed(scores, post))]
+
+
+@dataclass(frozen=True)
+class Coupled(Operation):
+    """Probabilities of classes, from those of the first of each two: Wu, Lin and Weng, 2004, method 2.
+
+    Attributes:
+        classes: Number of classes.
+    """
+
+    arguments = ("pairs",)
+    differentiable = False
+
+    classes: int
+
+    def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
+        return (TensorSpec((inputs[0].shape[0], self.classes), inputs[0].dtype),)
+
+    def compute(self, *inputs: Any) -> Any:
+        (pairs,) = inputs
+        count, (i, j) = self.classes, np.triu_indices(self.classes, 1)
+        r = np.zeros((len(pairs), count, count), pairs.dtype)
+        r[:, i, j], r[:, j, i] = pairs, 1 - pairs
+        q = -r * r.swapaxes(1, 2)
+        q[:, range(count), range(count)] = np.square(r).sum(axis=1)
+        found = np.full((len(pairs), count), 1 / count, pairs.dtype)
+        at = np.arange(len(pairs))
+        for _ in range(100):
+            p, q_at = found[at], q[at]
+            qp = (q_at @ p[:, :, np.newaxis])[:, :, 0]
+            sums = (p * qp).sum(axis=1)
+            is_open = ~(np.abs(qp - sums[:, np.newaxis]).max(axis=1) < 0.005 / count)
+            at, p, q_at, qp, sums = (each[is_open] for each in (at, p, q_at, qp, sums))
+            if not at.size:
+                break
+            for n in range(count):
+                own = q_at[:, n, n]
+                step = (sums - qp[:, n]) / own
+                more = (1 + step)[:, np.newaxis]
+                p[:, n] += step
+                sums = (sums + step * (step * own + 2 * qp[:, n])) / (1 + step) ** 2
+                qp = (qp + step[:, np.newaxis] * q_at[:, n]) / more
+                p /= more
+            found[at] = p
+        return found
 
 
 @lowers(f"{_ML}Scaler")

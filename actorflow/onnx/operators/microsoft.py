@@ -14,7 +14,10 @@ from actorflow.onnx.operators.quantized import dynamic, whole_product, widened
 from actorflow.onnx.refusal import Refused
 from actorflow.onnx.table import Lower, Node, lowers, row
 from actorflow.onnx.values import Array, Value
+from actorflow.ops.fills import numbers
 from actorflow.ops.indexing import line
+from actorflow.ops.operation import savable
+from actorflow.spec import maximum
 
 _MS = "com.microsoft:"
 
@@ -134,16 +137,83 @@ def _rotary(node: Node) -> Value:
     else:
         cos, sin = (ops.expand_dims(each, -2) for each in (cos, sin))
         y = ops.reshape(x, (*x.shape[:2], heads, x.shape[-1] // heads))
-    turned, rest = y[..., : 2 * half], y[..., 2 * half :]
-    if node.attribute("interleaved", 0):
+    y = _turned(y, cos, sin, node.attribute("interleaved", 0))
+    return node.usual(ops.reshape(y, x.shape))
+
+
+def _turned(x: Any, cos: Any, sin: Any, interleaved: bool) -> Any:
+    """The first features of a head turned by angles, pair by pair; those behind stay as they are."""
+    half = cos.shape[-1]
+    turned, rest = x[..., : 2 * half], x[..., 2 * half :]
+    if interleaved:
         a, b = turned[..., ::2], turned[..., 1::2]
         y = ops.stack([a * cos - b * sin, b * cos + a * sin], axis=-1)
         y = ops.reshape(y, (*y.shape[:-2], 2 * half))
     else:
         a, b = turned[..., :half], turned[..., half:]
         y = ops.concat([a * cos - b * sin, b * cos + a * sin], axis=-1)
-    y = ops.concat([y, rest], axis=-1) if rest.shape[-1] else y
-    return node.usual(ops.reshape(y, x.shape))
+    return ops.concat([y, rest], axis=-1) if rest.shape[-1] else y
+
+
+_GROUPED = "softcap, smooth_softmax, head_sink, attention_bias, quantized keys; a number of keys that depends on data"
+
+
+@lowers(f"{_MS}GroupQueryAttention", limits=_GROUPED)
+def _grouped_attention(node: Node) -> list[Value | None]:
+    """New keys and values stand behind the ``seqlens_k + 1 - steps`` that each row has kept; none are kept at first."""
+    others = ("softcap", "smooth_softmax", "kv_cache_bit_width", "qk_output")
+    if any(node.attribute(name, 0) for name in others) or any(node.has(i) for i in range(10, len(node.inputs))):
+        raise Refused(f"{_GROUPED} are not supported")
+    heads, served, q = node.attribute("num_heads"), node.attribute("kv_num_heads"), node.x.blob()
+    (batch, steps), width = q.shape[:2], q.shape[-1] // (heads if node.has(1) else heads + 2 * served)
+    edges = np.cumsum([0, heads, served, served]) * width
+    parts = [q[..., int(a) : int(b)] for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [q, node.value(1).blob(), node.value(2).blob()] if node.has(1) else parts
+    (total,) = node.numbers(6, "the number of keys")
+    is_later, count = q.literal(numbers(_later, total, steps, shape=())), q.literal(numbers(_same, steps, shape=()))
+    before = (ops.reshape(ops.cast(node.value(5).blob(), "int64"), (batch, 1)) + 1 - count) * is_later
+    place = before + line(before, 1, (1, steps))
+    q, k, v = (ops.reshape(x, (batch, steps, n, width)) for x, n in zip(parts, (heads, served, served), strict=True))
+    if node.attribute("do_rotary", 0):
+        at = node.value(9).blob() if node.has(9) else place
+        cos, sin = (ops.expand_dims(ops.take(node.value(i).blob(), at), -2) for i in (7, 8))
+        q, k = (_turned(x, cos, sin, node.attribute("rotary_interleaved", 0)) for x in (q, k))
+    kept = [node.value(i).blob() if node.has(i) else None for i in (3, 4)]
+    held = 0 if kept[0] is None else kept[0].shape[2]
+    room = maximum(held, total)
+    keys = line(before, 1, (1, room))
+    new = keys - before
+    source = ops.where(new < 0, keys, ops.minimum(new, count) + q.literal(numbers(_same, held, shape=())))
+    present = []
+    for old, x in zip(kept, (k, v), strict=True):
+        nothing = ops.fill(node.graph, 0.0, (batch, served, 1, width), x.dtype)
+        joined = ops.concat([*([] if old is None else [old]), ops.transpose(x, (0, 2, 1, 3)), nothing], axis=2)
+        length = held + steps + 1
+        first = q.literal(numbers(_firsts, batch * served, length, shape=(batch * served,)))
+        rows = ops.reshape(first, (batch, served, 1)) + ops.expand_dims(source, 1)
+        present.append(ops.take(ops.reshape(joined, (batch * served * length, width)), rows))
+    seen = ops.expand_dims(keys, 1) <= ops.expand_dims(place, -1)
+    if (window := node.attribute("local_window_size", -1)) > 0:
+        seen = ops.logical_and(seen, ops.expand_dims(keys, 1) > ops.expand_dims(place, -1) - window)
+    scale, mask = node.attribute("scale") or None, ops.expand_dims(seen, 1)
+    y = ops.attention(ops.transpose(q, (0, 2, 1, 3)), *present, mask, scale=scale)
+    y = ops.reshape(ops.transpose(y, (0, 2, 1, 3)), (batch, steps, heads * width))
+    return [node.usual(each) for each in (y, *present)]
+
+
+@savable
+def _same(length: int) -> Array:
+    return np.asarray(length)
+
+
+@savable
+def _later(total: int, steps: int) -> Array:
+    return np.asarray(int(total > steps))
+
+
+@savable
+def _firsts(count: int, length: int) -> Array:
+    return np.arange(count) * length
 
 
 @lowers(f"{_MS}Attention", limits="past and present, masks of other than two axes")

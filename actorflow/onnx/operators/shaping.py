@@ -285,7 +285,7 @@ def filled(node: Node, value: Any, shape: Sequence[Any], dtype: Any) -> Any:
     return node.graph.apply(Fill(np.asarray(value).item(), TensorSpec(tuple(shape), np.dtype(dtype))))
 
 
-@lowers("Range", limits="bounds that depend on data")
+@lowers("Range")
 def _range(node: Node) -> Value:
     start, limit, delta = (node.value(i) for i in range(3))
     bounds: list[Any] = []
