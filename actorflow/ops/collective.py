@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from actorflow.errors import GraphError
 from actorflow.ops.operation import Application, Grads, Operation, apply, same_numbers
 from actorflow.spec import TensorSpec
-
-if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob
 
 
 @dataclass(frozen=True)
@@ -49,7 +46,7 @@ class AllReduce(Operation):
         same_numbers("AllReduce", ordered=self.operation != "sum", x=inputs[0])
         return inputs
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         if self.operation != "sum":
             raise GraphError(f"AllReduce: operation {self.operation!r} has no gradient (op {op.name!r})")
         (g,) = grads

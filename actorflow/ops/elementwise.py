@@ -712,8 +712,7 @@ def cast(x: X, dtype: npt.DTypeLike, *, name: str | None = None) -> X:
         >>> af.ops.cast(xp.asarray([1.9, -1.9]), "int32")
         Array([ 1, -1], dtype=int32)
     """
-    made: X = apply(Cast(TensorSpec.of((), dtype).dtype), x, name=name)
-    return made
+    return blob_of(Cast(TensorSpec.of((), dtype).dtype), x, name=name)
 
 
 def as_dtype(x: X, dtype: DType) -> X:

@@ -267,8 +267,8 @@ _Numbers = Sequence[int] | None
 
 
 def _several(
-    forms: tuple[Callable[..., Any], ...], x: Any, s: _Numbers, axes: _Numbers, norm: Norm, name: str, backwards: bool
-) -> Any:
+    forms: tuple[Callable[..., X], ...], x: X, s: _Numbers, axes: _Numbers, norm: Norm, name: str, backwards: bool
+) -> X:
     """Transforms along several axes, in their order or ``backwards``; the forms of the first, middle, last of them."""
     rank = len(x.shape)
     if axes is None:
@@ -304,8 +304,7 @@ def fftn(x: X, /, *, s: _Numbers = None, axes: _Numbers = None, norm: Norm = "ba
         [[10.+0.j -2.+0.j]
          [-4.+0.j  0.+0.j]]
     """
-    made: X = _several((fft, fft, fft), x, s, axes, norm, name or "fftn", backwards=True)
-    return made
+    return _several((fft, fft, fft), x, s, axes, norm, name or "fftn", backwards=True)
 
 
 @whole
@@ -319,8 +318,7 @@ def ifftn(x: X, /, *, s: _Numbers = None, axes: _Numbers = None, norm: Norm = "b
         [[1. 2.]
          [3. 4.]]
     """
-    made: X = _several((ifft, ifft, ifft), x, s, axes, norm, name or "ifftn", backwards=True)
-    return made
+    return _several((ifft, ifft, ifft), x, s, axes, norm, name or "ifftn", backwards=True)
 
 
 @whole
@@ -334,8 +332,7 @@ def rfftn(x: X, /, *, s: _Numbers = None, axes: _Numbers = None, norm: Norm = "b
         >>> xp.fft.rfftn(xp.ones((4, 8))).shape
         (4, 5)
     """
-    made: X = _several((rfft, fft, fft), x, s, axes, norm, name or "rfftn", backwards=True)
-    return made
+    return _several((rfft, fft, fft), x, s, axes, norm, name or "rfftn", backwards=True)
 
 
 @whole
@@ -352,8 +349,7 @@ def irfftn(
         >>> np.allclose(xp.fft.irfftn(xp.fft.rfftn(x)), x)
         True
     """
-    made: X = _several((ifft, ifft, irfft), x, s, axes, norm, name or "irfftn", backwards=False)
-    return made
+    return _several((ifft, ifft, irfft), x, s, axes, norm, name or "irfftn", backwards=False)
 
 
 def fftshift(x: X, /, *, axes: Axis = None, name: str | None = None) -> X:

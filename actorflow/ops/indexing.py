@@ -11,7 +11,7 @@ from builtins import slice as _slice
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -47,10 +47,6 @@ from actorflow.ops.shaping import (
     unstack,
 )
 from actorflow.spec import Length, TensorSpec, broadcast_shapes, may_equal, slice_length
-
-if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob
-
 
 PadMode = Literal["constant", "reflect", "edge", "wrap"]
 #: An index of one axis of a blob; None is a new axis.
@@ -428,7 +424,7 @@ class Pad(Arrangement):
         shape = [before + n + after for n, (before, after) in zip(x.shape, self.widths, strict=True)]
         return (TensorSpec(tuple(shape), x.dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         if self.mode != "constant":
             return [apply(PadDown(self.widths, self.mode), grads[0])]
         inside = zip(self.widths, op.inputs[0].shape, strict=True)
@@ -455,7 +451,7 @@ class PadDown(Arrangement):
         _check_widths("PadDown", self.widths, shape, self.mode)
         return (TensorSpec(shape, g.dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return [apply(Pad(self.widths, self.mode), grads[0])]
 
 
@@ -497,10 +493,8 @@ def read(x: X, key: Key, indices: Sequence[Any], name: str | None = None) -> X:
         part_shape("slice", x.shape, key, indices, count=0)
         indices = [x.literal(each) if isinstance(each, np.ndarray) else each for each in indices]
     if len(indices) == 1 and indices[0].dtype.kind in "iu" and all(p in (INDEX, (None, None, None)) for p in key):
-        y: X = blob_of(Take(key.index(INDEX)), x, indices[0], name=name)
-    else:
-        y = blob_of(Gather(key), x, *indices, name=name)
-    return y
+        return blob_of(Take(key.index(INDEX)), x, indices[0], name=name)
+    return blob_of(Gather(key), x, *indices, name=name)
 
 
 def _without_masks(key: Key, indices: Sequence[Any]) -> tuple[Key, list[Any]]:
@@ -542,12 +536,12 @@ def flip(x: X, axis: Axis = None, name: str | None = None) -> X:
 
 
 def pad(
-    x: Blob,
+    x: X,
     widths: int | Sequence[int | Sequence[int]],
     mode: PadMode = "constant",
     value: float = 0.0,
     name: str | None = None,
-) -> Blob:
+) -> X:
     """A blob with a border.
 
     Args:
@@ -598,7 +592,7 @@ class Take(Arrangement):
             raise ShapeError(f"Take: x must have at least 1 element on axis {axis}, got {x}")
         return (TensorSpec((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         x, indices = op.inputs
         (axis,) = axes_of("Take", self.axis, len(x.shape))
         return [apply(TakeDown(x.shape[axis], axis), grads[0], indices), None]
@@ -624,7 +618,7 @@ class TakeDown(Arrangement):
             raise ShapeError(f"TakeDown: g must have shape {indices.shape} from axis {self.axis} on, got {g}")
         return (TensorSpec((*g.shape[: self.axis], self.length, *g.shape[stop:]), g.dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return [apply(Take(self.axis), grads[0], op.inputs[1]), None]
 
 
@@ -647,7 +641,7 @@ class TakeAlongAxis(Arrangement):
             raise ShapeError(f"TakeAlongAxis: x must have at least 1 element on axis {axis}, got {x}")
         return (TensorSpec(indices.shape, x.dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         x, indices = op.inputs
         (axis,) = axes_of(self.kind, self.axis, len(x.shape))
         return [apply(TakeAlongAxisDown(x.shape[axis], axis), grads[0], indices), None]
@@ -678,7 +672,7 @@ class TakeAlongAxisDown(Arrangement):
         axis = axis_from_front(self.kind, self.axis, len(g.shape))
         return (TensorSpec((*g.shape[:axis], self.length, *g.shape[axis + 1 :]), g.dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return [apply(TakeAlongAxis(self.axis), grads[0], op.inputs[1]), None]
 
 
@@ -800,8 +794,7 @@ def gather_nd(x: X, indices: X, batch_dims: int = 0, name: str | None = None) ->
         >>> af.ops.gather_nd(x, xp.asarray([[0, 1], [1, 0]]))
         Array([2, 3], dtype=int64)
     """
-    y: X = read(x, *_places("gather_nd", x, indices, batch_dims), name=name or "gather_nd")
-    return y
+    return read(x, *_places("gather_nd", x, indices, batch_dims), name=name or "gather_nd")
 
 
 @whole
@@ -827,8 +820,7 @@ def scatter_nd(x: X, indices: X, values: X, mode: Mode = "set", name: str | None
                [7., 0.]], dtype=float64)
     """
     key, places = _places("scatter_nd", x, indices)
-    y: X = blob_of(Scatter(key, mode), x, values, *places, name=name or "scatter_nd")
-    return y
+    return blob_of(Scatter(key, mode), x, values, *places, name=name or "scatter_nd")
 
 
 @whole
@@ -851,8 +843,7 @@ def scatter(x: X, indices: X, values: X, axis: int = 0, mode: Mode = "set", name
     (axis,) = axes_of("scatter", axis, len(x.shape))
     rank_is("scatter", "indices", indices.spec, [f"axis {i}" for i in range(len(x.shape))])
     places = [indices if i == axis else line(x, i, indices.shape) for i in range(len(x.shape))]
-    y: X = blob_of(Scatter((INDEX,) * len(places), mode), x, values, *places, name=name or "scatter")
-    return y
+    return blob_of(Scatter((INDEX,) * len(places), mode), x, values, *places, name=name or "scatter")
 
 
 def add_at(x: X, key: Index, values: X, name: str | None = None) -> X:
@@ -874,8 +865,7 @@ def add_at(x: X, key: Index, values: X, name: str | None = None) -> X:
         Array([ 0, 30, 30], dtype=int64)
     """
     places, indices = parsed("add_at", key, len(x.shape))
-    y: X = blob_of(Scatter(places, "add"), x, values, *indices, name=name or "add_at")
-    return y
+    return blob_of(Scatter(places, "add"), x, values, *indices, name=name or "add_at")
 
 
 def _places(kind: str, x: Any, indices: Any, batch_dims: int = 0) -> tuple[Key, list[Any]]:
@@ -924,8 +914,7 @@ def repeat(x: X, repeats: int | Sequence[int], axis: int | None = None, name: st
         raise ShapeError(f"repeat: repeats must be one number or {length} numbers from 0 on, got shape {counts.shape}")
     each = tuple(counts.reshape(-1).tolist())
     size = each[0] * length if is_one else sum(each)
-    y: X = take(flat, flat.literal(numbers(_repeated, length, each, shape=(size,))), at, name=name or "repeat")
-    return y
+    return take(flat, flat.literal(numbers(_repeated, length, each, shape=(size,))), at, name=name or "repeat")
 
 
 @savable

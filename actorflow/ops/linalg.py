@@ -342,8 +342,7 @@ def matmul(a: X, b: X, /, *, transpose_a: bool = False, transpose_b: bool = Fals
         >>> af.ops.matmul(a, xp.asarray([1, 1]))
         Array([3, 7], dtype=int64)
     """
-    y: X = apply(Matmul(transpose_a, transpose_b), a, b, name=name)
-    return y
+    return blob_of(Matmul(transpose_a, transpose_b), a, b, name=name)
 
 
 def matrix_transpose(x: X, /, *, name: str | None = None) -> X:
@@ -1337,8 +1336,7 @@ def pinv(x: X, /, *, rtol: float | X | None = None, name: str | None = None) -> 
         Array([[0.5, 0.5]], dtype=float64)
     """
     _check_matrices("pinv", "x", x.spec, is_square=False)
-    y: X = apply(Pinv(), x, _tolerance(rtol, x), name=name)
-    return y
+    return blob_of(Pinv(), x, _tolerance(rtol, x), name=name)
 
 
 # -- norms ------------------------------------------------------------------------------------------------------------

@@ -460,9 +460,10 @@ def apply(operation: Operation, *inputs: Any, name: str | None = None) -> Any:
     raise GraphError(f"{operation.kind}: give at least one blob or array")
 
 
-def blob_of(operation: Operation, *inputs: X, name: str | None = None) -> X:
-    """`apply` for an operation with one output."""
-    y: X = apply(operation, *inputs, name=name)
+def blob_of(operation: Operation, x: X, *more: Any, name: str | None = None) -> X:
+    """The output of `apply`, or the first one of several."""
+    made = apply(operation, x, *more, name=name)
+    y: X = made[0] if isinstance(made, list | tuple) else made
     return y
 
 

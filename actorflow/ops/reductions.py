@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +27,6 @@ from actorflow.ops.shaping import (
 )
 from actorflow.spec import TensorSpec, following
 
-if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob
-
 
 @dataclass(frozen=True)
 class ReduceMean(Reduction):
@@ -42,7 +39,7 @@ class ReduceMean(Reduction):
             same_dtype("ReduceMean", x=inputs[0])
         return (TensorSpec(self.reduced(inputs[0]), inputs[0].dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         x = op.inputs[0]
         share = scale(grads[0], following(_share, self.count(x.spec)))
         return [apply(BroadcastTo(x.shape), expand_like(self, share, x))]
@@ -61,10 +58,10 @@ class _Extreme(Reduction):
         _check_some(self.kind, self, inputs[0])
         return (TensorSpec(self.reduced(inputs[0]), inputs[0].dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         g, x, y = grads[0], op.inputs[0], op.outputs[0]
         found = where(equal(x, expand_like(self, y, x)), x.constant_like(1.0), x.constant_like(0.0))
-        count: Blob = apply(ReduceSum(self.axis, keepdims=True), found)
+        count: Any = apply(ReduceSum(self.axis, keepdims=True), found)
         return [found * (expand_like(self, g, x) / count)]
 
 
@@ -165,7 +162,7 @@ class ReduceProd(Reduction):
         same_numbers(self.kind, x=inputs[0])
         return (TensorSpec(self.reduced(inputs[0]), summed_dtype(inputs[0].dtype)),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         """Of each element the product of those before it times those behind it: nothing is divided by an element."""
         (x,), rank = op.inputs, len(op.inputs[0].shape)
         axes = self.axes(rank)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -38,9 +38,6 @@ from actorflow.spec import (
     may_divide,
     may_repeat,
 )
-
-if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob
 
 
 class Arrangement(Operation):
@@ -76,7 +73,7 @@ class Reshape(Arrangement):
             raise ShapeError(f"Reshape: x of {x.size} elements cannot have shape {self.shape}, got {x}")
         return (TensorSpec(shape, x.dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return [apply(Reshape(op.inputs[0].shape), grads[0])]
 
 
@@ -284,7 +281,7 @@ def sum_to(grad: X, shape: tuple[int, ...]) -> X:
     axes = [*range(new), *[i + new for i, n in enumerate(shape) if n == 1 and grad.shape[i + new] != 1]]
     if not axes:
         return grad
-    summed: X = apply(ReduceSum(tuple(axes), keepdims=True), grad)
+    summed = blob_of(ReduceSum(tuple(axes), keepdims=True), grad)
     return reshape(summed, shape) if new else summed
 
 
@@ -308,7 +305,7 @@ class BroadcastTo(Arrangement):
             raise ShapeError(f"BroadcastTo: x must broadcast to shape {self.shape}, got {x}")
         return (TensorSpec(self.shape, x.dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return [sum_to(grads[0], op.inputs[0].shape)]
 
 
@@ -371,7 +368,7 @@ class ReduceSum(Reduction):
         same_numbers(self.kind, x=inputs[0])
         return (TensorSpec(self.reduced(inputs[0]), summed_dtype(inputs[0].dtype)),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         x = op.inputs[0]
         return [apply(BroadcastTo(x.shape), expand_like(self, grads[0], x))]
 
@@ -381,7 +378,7 @@ def summed_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype({"b": np.int64, "i": np.int64, "u": np.uint64}.get(dtype.kind, dtype))
 
 
-def expand_like(reduction: Reduction, y: Blob, x: Blob) -> Blob:
+def expand_like(reduction: Reduction, y: Any, x: Any) -> Any:
     """A blob of the shape of a reduction's result, with the axes that it lost, so that it broadcasts with ``x``."""
     shape = reduction.reduced(x.spec, keepdims=True)
     return y if y.shape == shape else reshape(y, shape)
@@ -410,14 +407,14 @@ def broadcast_to(x: X, shape: Iterable[int] | int, name: str | None = None) -> X
     return blob_of(BroadcastTo(TensorSpec.of(shape).shape), x, name=name)
 
 
-def total(x: Blob) -> Blob:
+def total(x: Any) -> Any:
     """The sum of all elements, 0-d."""
     return blob_of(ReduceSum(), x)
 
 
-def spread(x: Blob, like: Blob) -> Blob:
+def spread(x: Any, like: Any) -> Any:
     """A blob repeated to the shape of another."""
-    y: Blob = x if x.shape == like.shape else apply(BroadcastTo(like.shape), x)
+    y: Any = x if x.shape == like.shape else apply(BroadcastTo(like.shape), x)
     return y
 
 
@@ -449,7 +446,7 @@ class Concat(Arrangement):
         length = sum(part.shape[axis] for part in inputs)
         return (TensorSpec((*first.shape[:axis], length, *first.shape[axis + 1 :]), first.dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         lengths = tuple([1 if self.new else part.shape[self.axis] for part in op.inputs])
         shares = apply(Split(lengths, self.axis), grads[0])
         shares = [shares] if len(lengths) == 1 else list(shares)
@@ -471,7 +468,7 @@ class Split(Arrangement):
         before, after = x.shape[:axis], x.shape[axis + 1 :]
         return tuple([TensorSpec((*before, length, *after), x.dtype) for length in self.lengths])
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         some = next(g for g in grads if g is not None)
         parts = [
             broadcast_to(number_like(0.0, some), y.shape) if g is None else g

@@ -134,6 +134,27 @@ def test_lstm_of_eight_bits(kind: Any, direction: str, monkeypatch: pytest.Monke
         monkeypatch.setattr(recurrent, "narrow", lambda: None)  # as without compiled code
 
 
+def test_lstms_of_one_operation_keep_their_own_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of each are packed once, at their first use."""
+    packed = []
+    monkeypatch.setattr(
+        recurrent, "_packed", lambda weight, old=recurrent._packed: (packed.append(weight[0, 0]), old(weight))[1]
+    )
+    shared, scale, steps, width = recurrent.QuantizedLSTM(False), np.float32([0.01]), draw(7, 2, 5), 6
+    with af.Graph("g") as graph:
+        x, state = graph.blob("x", steps.shape), graph.constant(np.zeros((2, width), np.float32))
+        found = []
+        for number in range(2):
+            weights = [graph.constant(np.full((n, 4 * width), number + 1, np.int16)) for n in (5, width)]
+            more = [graph.constant(each) for each in (scale, scale, draw(4 * width))]
+            found.append(graph.op(f"lstm{number}", shared)(x, state, state, *weights, *more)[0])
+        runs = [graph.run_sync({x: steps}, fetch=found) for _ in range(3)]
+    assert sorted(packed) == [1, 1, 2, 2]
+    for run in runs[1:]:
+        np.testing.assert_array_equal(run[found[0]], runs[0][found[0]])
+        assert not np.array_equal(run[found[0]], run[found[1]])
+
+
 def test_sums_of_eight_bits_that_are_too_large_for_sixteen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of one step, by the definition: ONNX Runtime's are cut off on some processors."""
     features, width, step = 640, 3, np.float32(1 / 255)

@@ -12,7 +12,7 @@ import numpy as np
 import actorflow as af
 from actorflow import ops
 from actorflow.ops import Operation
-from actorflow.ops.nn.activation import NormalCdf, NormalDensity, ReluDown
+from actorflow.ops.nn.activation import GeluDown, NormalCdf, NormalDensity, ReluDown
 from actorflow.ops.rows import ZERO, Elementwise
 from tests.operations.table import (
     COMPLEX,
@@ -133,7 +133,7 @@ MORE: dict[type[Operation], list[Make]] = {
     **{kind: [normal((300, 7))] for kind in ACTIVATIONS},
 }
 MORE[NormalCdf] = MORE[NormalDensity] = [normal((300, 7))]
-MORE[ReluDown] = [normal((300, 7), (300, 7))]
+MORE[GeluDown] = MORE[ReluDown] = [normal((300, 7), (300, 7))]
 #: Rows whose further inputs have ties.
 _TIES = (ops.Maximum, ops.Minimum, ops.Absolute)
 
@@ -147,6 +147,7 @@ NUMPY: Mapping[str, Callable[..., Any]] = {
     # Of infinities the quotient, which the standard prefers to Python's -1 and NaN.
     "floor_divide": lambda a, b: np.where(np.isinf(a) | np.isinf(b), a / b, np.floor_divide(a, b)).astype(a.dtype),
     "gelu": lambda x: np.where(x == -np.inf, 0, x * 0.5 * np.vectorize(math.erfc, otypes=[float])(-x / math.sqrt(2))),
+    "gelu_down": lambda g, x: g * (NUMPY["normal_cdf"](x) + x * NUMPY["normal_density"](x)),
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "normal_cdf": lambda x: 0.5 * np.vectorize(math.erfc, otypes=[float])(-x / math.sqrt(2)),
     "normal_density": lambda x: np.exp(-x * x / 2) / math.sqrt(2 * math.pi),
@@ -208,7 +209,7 @@ TORCH: Mapping[str, str | Callable[..., Any]] = {
     "subtract": "sub", "trunc_divide": _of_whole(lambda torch, a, b: torch.div(a, b, rounding_mode="trunc")),
 }  # fmt: skip
 #: Rows that PyTorch does not have, and why that is no loss.
-WITHOUT = {"normal_density": "only gradients are made of it", "relu_down": "only gradients are made of it"}
+WITHOUT = dict.fromkeys(("gelu_down", "normal_density", "relu_down"), "only gradients are made of it")
 #: Names of the array API standard that are others.
 STANDARD = {"absolute": "abs", "power": "pow"}
 NOT_STANDARD = ("at_least", "at_most", "copy", "deviation", "erf", "fmod", "trunc_divide")

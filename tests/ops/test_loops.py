@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 from actorflow import ops
-from actorflow.ops.cpu import activation, buffers, indexing, lrn, pool, updates
+from actorflow.ops.cpu import activation, buffers, indexing, lrn, pool, softmax, updates
 from actorflow.ops.indexing import TakeDown
+from actorflow.ops.nn.activation import GeluDown
 from actorflow.ops.nn.conv import ConvWeight
 from actorflow.ops.nn.lrn import LRNDown
 from actorflow.ops.nn.pool import MaxPoolDown
+from actorflow.ops.nn.softmax import SoftmaxDown
 from tests.support.kernels import compute_cpu
 
 RANDOM = np.random.default_rng(0)
@@ -82,7 +84,7 @@ def test_bits_are_those_without(cases: Any, monkeypatch: pytest.MonkeyPatch) -> 
             found = compute_cpu(operation, *inputs)
             with monkeypatch.context() as without:
                 for module in (indexing, lrn, pool, updates):
-                    without.setattr(module, "loops_for", lambda *_: None)
+                    without.setattr(module, "loops_for", lambda *_, **_how: None)
                 expected = compute_cpu(operation, *inputs)
         for mine, its in zip(found, expected, strict=True):
             np.testing.assert_array_equal(mine, its, err_msg=f"{operation} {inputs[0].shape}")
@@ -124,3 +126,23 @@ def test_tails_of_the_normal_distribution() -> None:
     if module is not None:
         with pytest.raises(ValueError, match="shapes do not fit"):
             module.normal_tail(x, found[1:], np.zeros(12, "f"))
+
+
+def test_gradients_of_gelu_and_softmax() -> None:
+    """Nearly NumPy's, which adds up in another order; the same bits wherever a row is."""
+    line = np.concatenate([np.linspace(-14, 14, 2098), [np.nan, np.inf]]).astype("f").reshape(7, 300)
+    cases = [(GeluDown(), line), *[(SoftmaxDown(), abs(numbers(7, n))) for n in (1, 15, 300, 2600)]]
+    for operation, x in cases:
+        g = numbers(*x.shape)
+        (found,) = compute_cpu(operation, g, x)
+        with (
+            patch.object(activation, "loops_for", return_value=None),
+            patch.object(softmax, "loops_for", return_value=None),
+        ):
+            (expected,) = compute_cpu(operation, g, x)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6 * np.nanmax(abs(expected)))
+        np.testing.assert_array_equal(compute_cpu(operation, g[3:], x[3:])[0], found[3:])
+    module = buffers.compiled("loops")
+    if module is not None:
+        with pytest.raises(ValueError, match="shapes do not fit"):
+            module.gelu_down(*[np.zeros(n, "f") for n in (3, 3, 2, 12)])

@@ -20,6 +20,7 @@ from actorflow.ops.cpu.buffers import narrow
 from actorflow.ops.cpu.kept import kept
 from actorflow.ops.indexing import line
 from actorflow.ops.operation import Operation
+from actorflow.ops.registry import kernel
 from actorflow.spec import TensorSpec
 
 #: Activations, and their alpha and beta where a file gives none.
@@ -244,28 +245,30 @@ class QuantizedLSTM(Operation):
         x, hidden, cell = inputs[:3]
         return TensorSpec((x.shape[0], *hidden.shape), x.dtype), hidden, cell
 
-    def compute(self, *inputs: Any) -> Any:
-        x, hidden, cell, *weights, scale_x, scale_h, bias = inputs
-        y, (rows, width) = np.empty((len(x), *hidden.shape), x.dtype), hidden.shape
-        by_x, by_h = kept(self).derived("weights").of(weights, lambda *each: [*map(_packed, each)])
-        gates = np.empty((x.shape[0] * rows, 4 * width), np.float32)
-        if not y.size:
-            return y, hidden, cell
-        _multiply(x.reshape(-1, x.shape[2]), by_x, scale_x, gates)
-        np.add(gates, bias, out=gates)
-        gates, step = gates.reshape(len(x), rows, 4 * width), np.empty((rows, 4 * width), np.float32)
-        opened, new = step[:, : 3 * width], step[:, 3 * width :]
-        into, out, stays = (opened[:, k * width : (k + 1) * width] for k in range(3))
-        cell = cell.copy()
-        for i in range(len(x))[:: -1 if self.reverse else 1]:
-            _multiply(hidden, by_h, scale_h, step)
-            np.add(step, gates[i], out=step)
-            np.exp(np.negative(opened, out=opened), out=opened)
-            np.reciprocal(np.add(opened, 1, out=opened), out=opened)
-            np.multiply(into, np.tanh(new, out=new), out=into)
-            np.add(np.multiply(stays, cell, out=cell), into, out=cell)
-            hidden = np.multiply(out, np.tanh(cell, out=new), out=y[i])
-        return y, hidden.copy(), cell
+
+@kernel(QuantizedLSTM, returns=True, keeps=True)
+def _quantized(operation: QuantizedLSTM, inputs: list[Array], _outputs: None) -> list[Array]:
+    x, hidden, cell, *weights, scale_x, scale_h, bias = inputs
+    y, (rows, width) = np.empty((len(x), *hidden.shape), x.dtype), hidden.shape
+    by_x, by_h = kept(operation).derived("weights").of(weights, lambda *each: [*map(_packed, each)])
+    gates = np.empty((x.shape[0] * rows, 4 * width), np.float32)
+    if not y.size:
+        return [y, hidden, cell]
+    _multiply(x.reshape(-1, x.shape[2]), by_x, scale_x, gates)
+    np.add(gates, bias, out=gates)
+    gates, step = gates.reshape(len(x), rows, 4 * width), np.empty((rows, 4 * width), np.float32)
+    opened, new = step[:, : 3 * width], step[:, 3 * width :]
+    into, out, stays = (opened[:, k * width : (k + 1) * width] for k in range(3))
+    cell = cell.copy()
+    for i in range(len(x))[:: -1 if operation.reverse else 1]:
+        _multiply(hidden, by_h, scale_h, step)
+        np.add(step, gates[i], out=step)
+        np.exp(np.negative(opened, out=opened), out=opened)
+        np.reciprocal(np.add(opened, 1, out=opened), out=opened)
+        np.multiply(into, np.tanh(new, out=new), out=into)
+        np.add(np.multiply(stays, cell, out=cell), into, out=cell)
+        hidden = np.multiply(out, np.tanh(cell, out=new), out=y[i])
+    return [y, hidden.copy(), cell]
 
 
 def _packed(weight: Array) -> Array:

@@ -43,7 +43,7 @@ _Function = Callable[..., None]
 
 
 def _by_blocks(kind: type[Operation], is_quiet: bool = True, passes: int = 4) -> Callable[[_Function], _Function]:
-    """Register a function of a block of ``x``, ``out`` and the parameters; a quiet one has infinities on its way.
+    """Register a function of a block of the inputs, ``out`` and the parameters; a quiet one has infinities on its way.
 
     ``passes``: those of `elementwise`.
     """
@@ -53,10 +53,12 @@ def _by_blocks(kind: type[Operation], is_quiet: bool = True, passes: int = 4) ->
         @partial(elementwise, passes=passes)
         @in_float32
         def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
+            y = outputs[0]
+            arrays = [*[x if x.shape == y.shape else np.broadcast_to(x, y.shape) for x in inputs], y]
             with np.errstate(all="ignore") if is_quiet else nullcontext():
                 # NumPy's functions make numbers of arrays without axes.
-                for x, y in flat_blocks(*[each if each.ndim else each.reshape(1) for each in (inputs[0], outputs[0])]):
-                    function(x, y, **operation.parameters)
+                for block in flat_blocks(*[each if each.ndim else each.reshape(1) for each in arrays]):
+                    function(*block, **operation.parameters)
 
         return function
 
@@ -148,6 +150,18 @@ def _gelu(x: Array, out: Array) -> None:
     size = np.abs(x)
     # From 100 on the tail is 0: infinity would make it NaN.
     np.subtract(np.maximum(x, 0), tail(size) * np.minimum(size, 100), out=out)
+
+
+@_by_blocks(ops.GeluDown, passes=8)
+def _gelu_down(g: Array, x: Array, out: Array) -> None:
+    loops = loops_for(g, x, out)
+    if loops is not None:
+        loops.gelu_down(g.reshape(-1), x.reshape(-1), out.reshape(-1), _SINGLE_POWERS)
+        return
+    slope, below = np.empty_like(x), np.empty_like(x)
+    density(x, slope)
+    _probability(x, below)
+    np.multiply(x * slope + below, g, out=out)
 
 
 @_by_blocks(ops.GeluTanh)

@@ -133,9 +133,9 @@ def compiled(name: str) -> Any:
     return module
 
 
-def loops_for(*arrays: Array) -> Any:
-    """The compiled module of loops; None where there is none, or arrays are not float32 that lies flat in memory."""
-    is_plain = all(array.dtype == np.float32 and array.flags.c_contiguous for array in arrays)
+def loops_for(*arrays: Array, kinds: str = "f") -> Any:
+    """The compiled module of loops; None without one, or if arrays do not lie flat in memory or are of other dtypes."""
+    is_plain = all(array.dtype.char in kinds and array.flags.c_contiguous for array in arrays)
     return compiled("loops") if is_plain else None
 
 

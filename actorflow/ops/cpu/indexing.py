@@ -142,41 +142,18 @@ def _take_down(operation: ops.TakeDown, inputs: list[Array], outputs: list[Array
     if not g.size:
         return
     places = _from_front("TakeDown", indices, operation.length).reshape(-1)
-    outer, axis = math.prod(g.shape[: operation.axis]), operation.axis
-    parts = g.reshape(outer, places.size, -1)
-    target = dx.reshape(outer, dx.shape[axis], -1)
-    loops = loops_for(parts, target)
+    wide, outer = wide_dtype(g.dtype) if g.dtype.kind in "fV" else g.dtype, math.prod(g.shape[: operation.axis])
+    parts = np.ascontiguousarray(g.reshape(outer, places.size, -1), wide)
+    target = dx.reshape(outer, operation.length, -1)
+    sums = target if dx.dtype == wide else np.zeros(target.shape, wide)
+    loops = loops_for(parts, sums, kinds="fd")
     if loops is not None:
-        loops.add_rows(parts, places.astype(np.int64, copy=False), target)
-        return
-    is_short = operation.length <= 1 << 16  # such numbers are sorted by their digits
-    order = np.argsort(places.astype(np.uint16) if is_short else places, kind="stable")
-    ordered = places[order]
-    starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    if starts.size == places.size:
-        target[:, places] = parts
-    else:
-        target[:, ordered[starts]] = _sums(parts, order, starts)
-
-
-def _sums(parts: Array, order: Indices, starts: Indices) -> Array:
-    """Sums of parts along axis 1: of those at ``order[starts[i] : starts[i + 1]]``, one after the other."""
-    wide = np.float32 if parts.dtype.kind in "fV" and parts.itemsize < 4 else parts.dtype
-    counts = np.diff(starts, append=order.size)
-    totals = parts.take(order[starts], axis=1).astype(wide, copy=False)
-    rank, left = 1, np.flatnonzero(counts > 1)
-    # All second ones at once, all third ones, ..., until so few sums are left that a loop over them takes fewer steps.
-    longer = counts.size - np.cumsum(np.bincount(counts))
-    few = longer[1 + np.argmin((longer + np.arange(longer.size))[1:])]
-    while left.size > few:
-        totals[:, left] += parts.take(order[starts[left] + rank], axis=1)
-        rank += 1
-        left = left[counts[left] > rank]
-    for i in left:
-        run = order[starts[i] : starts[i] + counts[i]]
-        # From -0, so that a sum of those is one, as everywhere else here.
-        totals[:, i] = np.add.reduce(parts.take(run, axis=1), axis=1, dtype=wide, initial=np.dtype(wide).type(-0.0))
-    return totals
+        loops.add_rows(parts, places.astype(np.int64, copy=False), sums)
+    else:  # from -0, so that a sum of those is one, as everywhere else here
+        sums[:, places] = wide.type(-0.0)
+        np.add.at(sums, (slice(None), places), parts)
+    if sums is not target:
+        np.copyto(target, sums, casting="unsafe")
 
 
 @kernel(ops.TakeAlongAxis)

@@ -1,9 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Loops over float32 that NumPy takes many passes for: updates, maxima and where they are, sums of neighbours, of rows.
+"""Loops over float32 that NumPy takes many passes for: updates, maxima and where they are, sums of neighbours, gradients.
 
 Results have the bits of NumPy's kernels: the same operations in the same order, none of them contracted. (Depthwise
-weight gradients are added up in another order, which is always the same.) They are
-compiled twice, for AVX2 and for any processor, where the compiler can; each call takes what the processor has.
+weight gradients and those of softmax are added up in another order, which is always the same, and the exponential
+function of normal numbers is another one.) They are compiled twice, for AVX2 and for any processor, where the compiler
+can; each call takes what the processor has.
 """
 
 from libc.stdint cimport int32_t, int64_t
@@ -192,23 +193,63 @@ cdef extern from *:
         return p * scale * rest;
     }
 
+    /* The probability that a normal number is more than size, which is not negative, and exp(-size * size / 2). */
+    INLINED float tail_at(float size, const float *powers, float *density) {
+        const float t = 3.0f / (size * 0.70710678f + 3.0f), u = t * 2.0f - 1.0f;
+        float total = powers[11];
+        #pragma GCC unroll 11
+        for (int k = 10; k >= 0; k--)
+            total = total * u + powers[k];
+        *density = exp_of(size * size * 0.5f);
+        return total * (*density * t) * 0.5f;
+    }
+
     CLONED static void tail_of(const float *x, float *out, const float *powers, ptrdiff_t n) {
         EACH {
-            const float t = 3.0f / (x[i] * 0.70710678f + 3.0f), u = t * 2.0f - 1.0f;
-            float total = powers[11];
-            #pragma GCC unroll 11
-            for (int k = 10; k >= 0; k--)
-                total = total * u + powers[k];
-            out[i] = total * (exp_of(x[i] * x[i] * 0.5f) * t) * 0.5f;
+            float density;
+            out[i] = tail_at(x[i], powers, &density);
         }
     }
 
-    CLONED static void add_row(const float *row, float *to, int is_first, ptrdiff_t n) {
-        if (is_first)
-            EACH to[i] = row[i];
-        else
-            EACH to[i] += row[i];
+    CLONED static void gelu_down_of(const float *g, const float *x, float *dx, const float *powers, ptrdiff_t n) {
+        EACH {
+            const float value = x[i];
+            float density;
+            const float tail = tail_at(fabsf(value), powers, &density);
+            const float below = (copysignf(0.5f, value) + 0.5f) - copysignf(tail, value);
+            dx[i] = (value * (density * 0.39894228f) + below) * g[i];
+        }
     }
+
+    CLONED static void softmax_down_of(const float *g, const float *y, float *dx, ptrdiff_t n) {
+        double total = 0.0;
+        for (ptrdiff_t start = 0; start < n; start += 1024) {  /* in sixteen runs of 64 elements, at most */
+            const ptrdiff_t end = n - start < 1024 ? n : start + 1024;
+            float runs[16] = {0.0f};
+            ptrdiff_t j = start;
+            for (; j + 16 <= end; j += 16)
+                for (int k = 0; k < 16; k++)
+                    runs[k] += g[j + k] * y[j + k];
+            for (int k = 0; j + k < end; k++)
+                runs[k] += g[j + k] * y[j + k];
+            for (int half = 8; half; half /= 2)
+                for (int k = 0; k < half; k++)
+                    runs[k] += runs[k + half];
+            total += runs[0];
+        }
+        const float sum = (float)total;
+        EACH dx[i] = (g[i] - sum) * y[i];
+    }
+
+    #define ADD_ROW(name, number) \
+        CLONED static void name(const number *row, number *to, int is_first, ptrdiff_t n) { \
+            if (is_first) \
+                for (ptrdiff_t i = 0; i < n; i++) to[i] = row[i]; \
+            else \
+                for (ptrdiff_t i = 0; i < n; i++) to[i] += row[i]; \
+        }
+    ADD_ROW(add_row, float)
+    ADD_ROW(add_wide_row, double)
     #if defined(__GNUC__) && !defined(__clang__)
     #pragma GCC pop_options
     #endif
@@ -225,7 +266,15 @@ cdef extern from *:
     void lrn_down(const float *g, const float *x, const float *y, const float *scale, float *dx, float *bordered,
                   Py_ssize_t before, Py_ssize_t after, float factor, Py_ssize_t n) noexcept nogil
     void tail_of(const float *x, float *out, const float *powers, Py_ssize_t n) noexcept nogil
+    void gelu_down_of(const float *g, const float *x, float *dx, const float *powers, Py_ssize_t n) noexcept nogil
+    void softmax_down_of(const float *g, const float *y, float *dx, Py_ssize_t n) noexcept nogil
     void add_row(const float *row, float *to, bint is_first, Py_ssize_t n) noexcept nogil
+    void add_wide_row(const double *row, double *to, bint is_first, Py_ssize_t n) noexcept nogil
+
+ctypedef fused number:
+    float
+    double
+
 
 def normal_tail(const float[::1] x, float[::1] out, const float[::1] powers):
     """The probability that a normal number is more than each of ``x``, by 12 coefficients, lowest power first."""
@@ -234,6 +283,24 @@ def normal_tail(const float[::1] x, float[::1] out, const float[::1] powers):
     if x.shape[0]:
         with nogil:
             tail_of(&x[0], &out[0], &powers[0], x.shape[0])
+
+
+def gelu_down(const float[::1] g, const float[::1] x, float[::1] dx, const float[::1] powers):
+    """``g`` times the slope of GELU, by the coefficients of `normal_tail`."""
+    if not g.shape[0] == x.shape[0] == dx.shape[0] or powers.shape[0] != 12:
+        raise ValueError("shapes do not fit")
+    if x.shape[0]:
+        with nogil:
+            gelu_down_of(&g[0], &x[0], &dx[0], &powers[0], x.shape[0])
+
+
+def softmax_down(const float[:, ::1] g, const float[:, ::1] y, float[:, ::1] dx):
+    """``dx = y * (g - sum(g * y))`` for each row."""
+    cdef Py_ssize_t row
+    if g.size:
+        with nogil:
+            for row in range(g.shape[0]):
+                softmax_down_of(&g[row, 0], &y[row, 0], &dx[row, 0], g.shape[1])
 
 
 def update_sgd(
@@ -334,7 +401,7 @@ def normalize_down(
                          factor, n)
 
 
-def add_rows(const float[:, :, ::1] rows, const int64_t[::1] places, float[:, :, ::1] sums):
+def add_rows(const number[:, :, ::1] rows, const int64_t[::1] places, number[:, :, ::1] sums):
     """Put the sums of rows along axis 1, one after the other, at their places; others are left."""
     cdef Py_ssize_t outer, row
     cdef cnp.npy_bool[::1] seen
@@ -343,5 +410,10 @@ def add_rows(const float[:, :, ::1] rows, const int64_t[::1] places, float[:, :,
             seen = np.zeros(sums.shape[1], np.bool_)
             with nogil:
                 for row in range(rows.shape[1]):
-                    add_row(&rows[outer, row, 0], &sums[outer, places[row], 0], not seen[places[row]], rows.shape[2])
+                    if number is float:
+                        add_row(&rows[outer, row, 0], &sums[outer, places[row], 0], not seen[places[row]],
+                                rows.shape[2])
+                    else:
+                        add_wide_row(&rows[outer, row, 0], &sums[outer, places[row], 0], not seen[places[row]],
+                                     rows.shape[2])
                     seen[places[row]] = True

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from actorflow.ops.cpu.buffers import BLOCK, Array, in_float32, scratch
+from actorflow.ops.cpu.buffers import BLOCK, Array, in_float32, loops_for, scratch
 from actorflow.ops.cpu.parallel import by_rows
 from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.nn.softmax import LogSoftmax, Softmax, SoftmaxDown
@@ -51,6 +51,10 @@ def _softmax(x: Array, y: Array) -> None:
 @kernel(SoftmaxDown)
 @_by_lines
 def _softmax_down(g: Array, y: Array, dx: Array) -> None:
+    loops = loops_for(g, y, dx) if g.shape[2] == 1 else None
+    if loops is not None:
+        loops.softmax_down(g[..., 0], y[..., 0], dx[..., 0])
+        return
     np.multiply(g, y, out=dx)
     np.subtract(g, sum_axes(dx, (1,), keepdims=True), out=dx)
     np.multiply(dx, y, out=dx)

@@ -14,6 +14,7 @@ _REAL = "fV"
 GELU_SLOPE = 0.7978845608028654  # sqrt(2 / pi)
 GELU_CUBIC = 0.044715
 _GELU_TANH = f"tanh(W({GELU_SLOPE!r}) * W(x) * (W(1) + W({GELU_CUBIC!r}) * W(x) * W(x)))"
+_DENSITY = "W(0.39894228040143268) * exp(W(-0.5) * W(x) * W(x))"
 _CDF = "W(0.5) * W(erfc(-W(x) * W(0.70710678118654752)))"
 
 
@@ -46,15 +47,19 @@ Silu, silu = unary(
     example=("[-1.0, 0.0, 2.0]", "[-0.26894142  0.          1.76159416]"))
 NormalDensity, normal_density = unary(
     "normal_density", "The density of the normal distribution: ``exp(-x * x / 2) / sqrt(2 * pi)``.",
-    None, lambda g, x, y: -g * (x * y), kinds=_REAL, cuda="W(0.39894228040143268) * exp(W(-0.5) * W(x) * W(x))",
+    None, lambda g, x, y: -g * (x * y), kinds=_REAL, cuda=_DENSITY,
     example=("[0.0, 1.0]", "[0.39894228 0.24197072]"))
 NormalCdf, normal_cdf = unary(
     "normal_cdf", "The probability that a normal number is at most ``x``, exact to the last digits on both sides.",
     None, slope(lambda x: normal_density(x)), kinds=_REAL, cuda=_CDF,
     example=("[0.0, 1.96]", "[0.5       0.9750021]"))
+GeluDown, gelu_down = binary(
+    "gelu_down", "``g * (normal_cdf(x) + x * normal_density(x))``: gelu's gradient.",
+    None, lambda c, g, x: gelu_down(c, x), lambda c, g, x: c * g * normal_density(x) * (2.0 - square(x)),
+    arguments=("g", "x"), kinds=_REAL, cuda=f"W(g) * ({_CDF} + W(x) * ({_DENSITY}))")
 Gelu, _gelu = unary(
     "gelu", "The Gaussian error linear unit: ``x * normal_cdf(x)``.",
-    None, slope(lambda x: normal_cdf(x) + x * normal_density(x)), kinds=_REAL,
+    None, lambda g, x, y: gelu_down(g, x), kinds=_REAL,
     cuda=f"W(x) < W(-100) ? W(0) : W(x) * ({_CDF})")  # of -infinity, too, as on the CPU
 GeluTanh, _gelu_tanh = unary(
     "gelu_tanh", "The tanh form of `gelu`.",
@@ -217,4 +222,4 @@ def hard_swish(x: X, name: str | None = None) -> X:
 
 
 if not TYPE_CHECKING:  # which takes all public names
-    __all__ = public_names(globals(), without=("ReluDown", "relu_down"))  # noqa: PLE0605
+    __all__ = public_names(globals(), without=("ReluDown", "relu_down", "GeluDown", "gelu_down"))  # noqa: PLE0605

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,6 @@ from actorflow.ops.nn.softmax import softmax
 from actorflow.ops.operation import Operation, X, rank_is, same_dtype, savable, whole, wide_dtype
 from actorflow.ops.shaping import concat, reshape, split, squeeze, stack, transpose
 from actorflow.spec import TensorSpec, following, may_divide
-
-if TYPE_CHECKING:
-    pass
 
 
 @whole

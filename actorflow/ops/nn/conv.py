@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.indexing import Pad
@@ -42,9 +42,6 @@ from actorflow.ops.operation import (
 )
 from actorflow.spec import TensorSpec, may_divide
 
-if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob
-
 
 @dataclass(frozen=True)
 class _Convolution(Operation):
@@ -75,10 +72,10 @@ class _Convolution(Operation):
         g, _, weight = self.factors(inputs, outputs)
         return Cost(g.size * math.prod(weight.shape[:-1]))
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         g, x, weight = self.factors(op.inputs, grads)
         how = (self.stride, self.pad, self.dilation, self.groups)
-        by: dict[str, Callable[[], Blob]] = {
+        by: dict[str, Callable[[], Any]] = {
             "g": lambda: apply(Conv(*how), x, weight),
             "x": lambda: apply(ConvDown(*how, size=x.shape[1:-1]), g, weight),
             "weight": lambda: apply(ConvWeight(*how, kernel=weight.shape[:-2]), g, x),
@@ -265,10 +262,8 @@ def conv_transpose(
     steps, pads, gaps = plain(stride), plain(pad), plain(dilation)
     types = spec_of("conv_transpose", "x", x), spec_of("conv_transpose", "weight", weight)
     size, cut, zeros = _transposed(*types, steps, pads, gaps, plain(output_pad))
-    y: X = apply(ConvDown(steps, cut, gaps, groups, size), x, weight, name=None if any(zeros) else name)
-    if any(zeros):
-        y = apply(Pad(((0, 0), *[(0, n) for n in zeros], (0, 0))), y, name=name)
-    return y
+    y = blob_of(ConvDown(steps, cut, gaps, groups, size), x, weight, name=None if any(zeros) else name)
+    return blob_of(Pad(((0, 0), *[(0, n) for n in zeros], (0, 0))), y, name=name) if any(zeros) else y
 
 
 def _transposed(

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
 from actorflow.errors import GraphError
 from actorflow.ops.elementwise import scaled, where
 from actorflow.ops.fills import check_seed
-from actorflow.ops.operation import Application, Grads, Operation, X, apply, same_dtype
+from actorflow.ops.operation import Application, Grads, Operation, X, blob_of, same_dtype
 from actorflow.spec import TensorSpec
-
-if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Dropout(Operation):
         check_seed("Dropout", self.seed)
         return (x, TensorSpec(x.shape, np.dtype(np.bool_)))
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return [where(op.outputs[1], scaled(grads[0], 1 / (1 - self.rate)), 0.0)]
 
 
@@ -65,6 +62,4 @@ def dropout(x: X, rate: float, seed: int | None = None, name: str | None = None)
     """
     if seed is None:
         seed = x.new_seed()
-    y: X
-    y, _ = apply(Dropout(rate, seed), x, name=name)
-    return y
+    return blob_of(Dropout(rate, seed), x, name=name)

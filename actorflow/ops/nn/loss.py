@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, make_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -16,10 +16,6 @@ from actorflow.ops.nn.activation import sigmoid
 from actorflow.ops.nn.softmax import softmax
 from actorflow.ops.operation import Application, Grads, Operation, X, apply, blob_of, same_dtype, savable
 from actorflow.spec import TensorSpec, following
-
-if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob
-
 
 _REDUCTIONS = ("mean", "sum", "none")
 
@@ -101,7 +97,7 @@ class _Forward(LabelLoss):
 class SoftmaxLoss(_Forward):
     """``-log(softmax(x)[label])``; see `softmax_loss`."""
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return [apply(SoftmaxLossDown(*self.settings), grads[0], *op.inputs), *[None] * (len(wanted) - 1)]
 
 
@@ -122,9 +118,9 @@ class SoftmaxLossDown(LabelLoss):
         self._check_g(g, labels)
         return (x,)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        def down(g: Blob, x: Blob, labels: Blob, *weights: Blob) -> Blob:
-            by_y: Blob = apply(NllLossDown(*self.settings, classes=x.shape[-1]), g, labels, *weights)
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
+        def down(g: Any, x: Any, labels: Any, *weights: Any) -> Any:
+            by_y: Any = apply(NllLossDown(*self.settings, classes=x.shape[-1]), g, labels, *weights)
             return by_y - softmax(x) * reductions.sum(by_y, -1, keepdims=True)
 
         return composed_gradient(down, op, grads, wanted)
@@ -134,7 +130,7 @@ class SoftmaxLossDown(LabelLoss):
 class NllLoss(_Forward):
     """``-x[label]``; see `nll_loss`."""
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         down = NllLossDown(*self.settings, classes=op.inputs[0].shape[-1])
         return [apply(down, grads[0], *op.inputs[1:]), *[None] * (len(wanted) - 1)]
 
@@ -159,7 +155,7 @@ class NllLossDown(LabelLoss):
         self._check_g(g, labels)
         return (TensorSpec((*labels.shape, self.classes), g.dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return [apply(NllLoss(*self.settings), grads[0], *op.inputs[1:]), *[None] * (len(wanted) - 1)]
 
 
@@ -294,11 +290,11 @@ class PairLoss(Operation):
         """The losses of elements, by NumPy."""
         raise NotImplementedError
 
-    def by_x(self, g: Blob, x: Blob, target: Blob) -> Blob:
+    def by_x(self, g: Any, x: Any, target: Any) -> Any:
         """``g`` times the derivative of the losses of elements by ``x``."""
         raise NotImplementedError
 
-    def by_target(self, g: Blob, x: Blob, target: Blob) -> Blob:
+    def by_target(self, g: Any, x: Any, target: Any) -> Any:
         """``g`` times that by the target; here for losses of the difference."""
         return self.by_x(-g, x, target)
 
@@ -314,7 +310,7 @@ class PairLoss(Operation):
             raise ShapeError(f"{self.kind}: target must have x's shape {x.shape}, got {target}")
         return (x if self.reduction == "none" else TensorSpec((), x.dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         x, target = op.inputs
         g = scaled(grads[0], self.factor(x.spec.size))
         return [self.by_x(g, x, target) if wanted[0] else None, self.by_target(g, x, target) if wanted[1] else None]
@@ -515,7 +511,7 @@ class HuberLoss(PairLoss):
         near = np.minimum(distance, self.delta)
         return near * (near * -0.5 + distance)  # half the square up to delta, and the line beyond
 
-    def by_x(self, g: Blob, x: Blob, target: Blob) -> Blob:
+    def by_x(self, g: Any, x: Any, target: Any) -> Any:
         return clip(x - target, -self.delta, self.delta) * g
 
 

@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from actorflow.errors import GraphError, ShapeError
 from actorflow.ops.composition import composed_gradient
 from actorflow.ops.elementwise import power
 from actorflow.ops.operation import Application, Cost, Grads, Operation, X, apply, blob_of, same_dtype
 from actorflow.spec import TensorSpec
-
-if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob
 
 
 def _check(operation: Any, inputs: Sequence[TensorSpec]) -> TensorSpec:
@@ -57,7 +54,7 @@ class ChannelWindowSum(Operation):
         before, after = min(self.size // 2, most), min((self.size - 1) // 2, most)
         return (after, before) if self.transposed else (before, after)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return [apply(ChannelWindowSum(self.size, not self.transposed), grads[0])]
 
 
@@ -86,7 +83,7 @@ class LRN(Operation):
     def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
         return Cost(others=outputs[0].size * (self.size + 5))
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         (g, of_scale), (x,) = (*grads, None)[:2], op.inputs
         terms = []
         if g is not None:
@@ -117,8 +114,8 @@ class LRNDown(Operation):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         return (_check(self, inputs),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
-        def down(g: Blob, x: Blob, y: Blob, scale: Blob) -> Blob:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
+        def down(g: Any, x: Any, y: Any, scale: Any) -> Any:
             seen = blob_of(ChannelWindowSum(self.size, transposed=True), g * y / scale)
             return g * power(scale, -self.beta) - x * seen * (2 * self.alpha * self.beta / self.size)
 
@@ -149,6 +146,4 @@ def lrn(x: X, alpha: float = 1e-4, beta: float = 0.75, size: int = 5, k: float =
         >>> print(af.ops.lrn(x, alpha=2.0, beta=0.5, size=2, k=0.0))
         [1.  0.8]
     """
-    y: X
-    y, _ = apply(LRN(alpha, beta, size, k), x, name=name)
-    return y
+    return blob_of(LRN(alpha, beta, size, k), x, name=name)

@@ -5,20 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.composition import composed_gradient
 from actorflow.ops.elementwise import add, as_dtype, multiply, reciprocal, sqrt, square
-from actorflow.ops.operation import Application, Grads, Operation, X, apply, inferred, same_dtype, whole, wide_dtype
+from actorflow.ops.operation import (
+    Application,
+    Grads,
+    Operation,
+    X,
+    apply,
+    blob_of,
+    inferred,
+    same_dtype,
+    whole,
+    wide_dtype,
+)
 from actorflow.ops.reductions import mean
 from actorflow.ops.shaping import reshape, sum_to, transpose
 from actorflow.spec import TensorSpec, may_divide
-
-if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob
 
 
 def check_epsilon(kind: str, epsilon: float) -> None:
@@ -73,14 +81,14 @@ class _Down(Operation):
         check_statistics(self.kind, statistics, x.dtype, mean=mean, variance=variance)
         return (x, scale, scale)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return composed_gradient(self._formula, op, grads, wanted)
 
-    def _formula(self, g: Blob, x: Blob, scale: Blob, of_mean: Blob, of_variance: Blob) -> list[Blob]:
+    def _formula(self, g: Any, x: Any, scale: Any, of_mean: Any, of_variance: Any) -> list[Any]:
         *_, axes = self.parts(x.shape)
         wide, dtype, keep = of_mean.dtype, x.dtype, tuple(1 if i in axes else n for i, n in enumerate(x.shape))
 
-        def average(v: Blob) -> Blob:
+        def average(v: Any) -> Any:
             return mean(v, tuple(axes), keepdims=True)
 
         g, x, factor = (as_dtype(v, wide) for v in (g, x, scale))
@@ -91,8 +99,8 @@ class _Down(Operation):
         return [as_dtype(v, dtype) for v in (dx, sum_to(g * n, scale.shape), sum_to(g, scale.shape))]
 
 
-def _grad_of_y(kind: str, op: Application, grads: Grads) -> Blob:
-    g: Blob | None = grads[0]
+def _grad_of_y(kind: str, op: Application, grads: Grads) -> Any:
+    g: Any = grads[0]
     if g is None or any(grad is not None for grad in grads[1:]):
         raise GraphError(f"op {op.name!r}: only y of {kind} has a gradient, not the statistics")
     return g
@@ -133,7 +141,7 @@ class BatchNorm(Operation):
         check_statistics("BatchNorm", shape, x.dtype, running_mean=mean, running_variance=variance)
         return (x, mean, variance, mean, variance)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         g = _grad_of_y(self.kind, op, grads)
         return [*apply(BatchNormDown(self.epsilon), g, *op.inputs[:2], *op.outputs[1:3]), None, None]
 
@@ -162,7 +170,7 @@ class BatchNormInference(Operation):
         check_statistics("BatchNormInference", shape, x.dtype, mean=mean, variance=variance)
         return (x,)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         x, scale, _, mean, variance = op.inputs
         return [*apply(BatchNormInferenceDown(self.epsilon), grads[0], x, scale, mean, variance), None, None]
 
@@ -225,26 +233,19 @@ def batch_norm(
     """
     scale = x.constant_like(1.0, x.shape[-1:]) if scale is None else scale
     shift = x.constant_like(0.0, x.shape[-1:]) if shift is None else shift
-    y: X
     if not training:
-        y = apply(BatchNormInference(epsilon), x, scale, shift, running_mean, running_variance, name=name)
-        return y
+        return blob_of(BatchNormInference(epsilon), x, scale, shift, running_mean, running_variance, name=name)
     for what, blob in (("running_mean", running_mean), ("running_variance", running_variance)):
         if moves and not getattr(blob, "is_variable", False):
             raise GraphError(f"BatchNorm: {what} must be a variable in training, got {blob!r}")
-    operation = BatchNorm(epsilon, momentum)
-    inputs = (x, scale, shift, running_mean, running_variance)
-    if not moves:
-        y, *_ = apply(operation, *inputs, name=name)
-        return y
-    y = _moving(operation, inputs, name)
+    operation, inputs = BatchNorm(epsilon, momentum), (scale, shift, running_mean, running_variance)
+    y: X = _moving(operation, x, inputs, name) if moves else blob_of(operation, x, *inputs, name=name)
     return y
 
 
-def _moving(operation: BatchNorm, inputs: Sequence[Any], name: str | None) -> Any:
+def _moving(operation: BatchNorm, x: Any, more: Sequence[Any], name: str | None) -> Any:
     """The op that writes the running statistics, too."""
-    x, *_, running_mean, running_variance = inputs
-    specs = inferred(operation, [blob.spec for blob in inputs]) or ()
+    specs = inferred(operation, [blob.spec for blob in (x, *more)]) or ()
     scope = x.graph.root.current_scope
     with x.graph.root.at(x.place):
         op = scope.op(scope.unique_name(name or "batchnorm").rpartition("/")[2], operation)
@@ -252,7 +253,7 @@ def _moving(operation: BatchNorm, inputs: Sequence[Any], name: str | None) -> An
         y, mean, variance = (
             scope.blob(f"{own}.{what}", *spec) for what, spec in zip(("out", "mean", "variance"), specs, strict=False)
         )
-    inputs >> op >> (y, mean, variance, running_mean, running_variance)
+    (x, *more) >> op >> (y, mean, variance, *more[2:])
     return y
 
 
@@ -283,7 +284,7 @@ class LayerNorm(Operation):
         statistic = TensorSpec(x.shape[: -self.axes], wide_dtype(x.dtype))
         return (x, statistic, statistic)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         g = _grad_of_y(self.kind, op, grads)
         return [*apply(LayerNormDown(self.axes, self.epsilon), g, *op.inputs[:2], *op.outputs[1:])]
 
@@ -333,9 +334,7 @@ def layer_norm(
     shape = x.shape[-axes:] if axes > 0 else ()
     scale = x.constant_like(1.0, shape) if scale is None else scale
     shift = x.constant_like(0.0, shape) if shift is None else shift
-    y: X
-    y, _, _ = apply(LayerNorm(axes, epsilon), x, scale, shift, name=name)
-    return y
+    return blob_of(LayerNorm(axes, epsilon), x, scale, shift, name=name)
 
 
 def _affine(y: X, scale: X | None, shift: X | None, name: str | None) -> X:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
 
@@ -40,10 +40,6 @@ from actorflow.ops.operation import (
 )
 from actorflow.ops.shaping import broadcast_to, reshape
 from actorflow.spec import TensorSpec, following, minimum
-
-if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob
-
 
 #: Elements of a kernel that see anything, at most, and for each pixel of an image, if these are more.
 _MOST_TAPS, _MOST_TAPS_PER_PIXEL = 1 << 11, 64
@@ -109,7 +105,7 @@ class MaxPool(_MaxPool):
         y = self._pooled(x)
         return (y, TensorSpec(y.shape, np.dtype(np.int64))) if self.return_indices else (y,)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return [apply(MaxPoolDown(**self.how), grads[0], op.inputs[0], op.outputs[0])]
 
 
@@ -133,7 +129,7 @@ class MaxPoolDown(_MaxPool):
                 raise ShapeError(f"{self.kind}: {name} must have shape {expected.shape}, got {spec}; x is {x}")
         return (x,)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         """By ``g`` what the gradient has at each window's first maximum, 0 for windows without one or with a NaN."""
         (h,), (_, x, y) = grads, op.inputs
         if not wanted[0]:
@@ -157,7 +153,7 @@ class AveragePool(_Pool):
         same_dtype(self.kind, x=x)
         return (self._pooled(x),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return [apply(AveragePoolDown(count_pad=self.count_pad, size=op.inputs[0].shape[1:-1], **self.how), grads[0])]
 
 
@@ -186,7 +182,7 @@ class AveragePoolDown(_Pool):
             raise ShapeError(f"{self.kind}: g must have spatial size {expected}, got {g}; x had {size}")
         return (TensorSpec((g.shape[0], *size, g.shape[-1]), g.dtype),)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return [apply(AveragePool(count_pad=self.count_pad, **self.how), grads[0])]
 
 
@@ -209,7 +205,7 @@ class GlobalAverage(Operation):
     def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
         return Cost(others=inputs[0].size)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         (batch, *size, channels) = op.inputs[0].shape
         share = scale(grads[0], following(_share, math.prod(size)))
         return [broadcast_to(reshape(share, (batch, *[1] * len(size), channels)), op.inputs[0].shape)]
@@ -351,5 +347,5 @@ def global_max(x: X, name: str | None = None) -> X:
         >>> print(af.ops.global_max(x))
         [[ 3. 30.]]
     """
-    y: X = apply(MaxPool(check_image("global_max", "x", spec_of("global_max", "x", x))), x, name=name)
+    y = blob_of(MaxPool(check_image("global_max", "x", spec_of("global_max", "x", x))), x, name=name)
     return reshape(y, (x.shape[0], x.shape[-1]))

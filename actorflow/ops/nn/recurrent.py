@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.composition import composed_gradient
@@ -23,9 +23,6 @@ from actorflow.ops.operation import Application, Cost, Grads, Operation, X, appl
 from actorflow.ops.reductions import count_nonzero
 from actorflow.ops.shaping import concat, expand_dims, reshape, split, stack
 from actorflow.spec import TensorSpec, known
-
-if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob
 
 #: Activations of a simple recurrent network.
 _ACTIVATIONS: Mapping[str, Callable[..., Any]] = MappingProxyType({"tanh": tanh, "relu": relu})
@@ -58,7 +55,7 @@ def check_axes(kind: str, axes: Mapping[str, str], inputs: Mapping[str, TensorSp
             raise ShapeError(f"{kind}: {name} must have shape ({text}), here {expected}, got {spec}")
 
 
-def before_activation(g: Blob, activations: Blob) -> Blob:
+def before_activation(g: Any, activations: Any) -> Any:
     """The gradient by the gates from that by their activations alone."""
     i, f, z, o = split(activations, 4, axis=1)
     return g * concat([i * (1.0 - i), f * (1.0 - f), 1.0 - z * z, o * (1.0 - o)], axis=1)
@@ -75,11 +72,11 @@ class LSTMGatesDown(Operation):
         check_axes("LSTMGatesDown", axes, dict(zip(self.arguments, inputs, strict=True)))
         return (inputs[-1], inputs[2])
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return composed_gradient(_gates_down, op, grads, wanted)
 
 
-def _gates_down(g_hidden: Blob, g_cell: Blob, cell: Blob, new_cell: Blob, activations: Blob) -> tuple[Blob, Blob]:
+def _gates_down(g_hidden: Any, g_cell: Any, cell: Any, new_cell: Any, activations: Any) -> tuple[Any, Any]:
     i, f, z, o = split(activations, 4, axis=1)
     t = tanh(new_cell)
     d = g_cell + g_hidden * o * (1.0 - t * t)  # the gradient by the new cell
@@ -103,10 +100,10 @@ class LSTMGates(Operation):
         check_axes("LSTMGates", axes, {"gates": gates, "cell": cell})
         return (cell, cell, gates)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         g_hidden, g_cell, g_activations = grads
         _, new_cell, activations = op.outputs
-        by_gates: list[Blob] = []
+        by_gates: list[Any] = []
         by_cell = None
         if g_hidden is not None or g_cell is not None:
             given = [new_cell.constant_like(0.0, new_cell.shape) if g is None else g for g in (g_hidden, g_cell)]
@@ -156,7 +153,7 @@ class _Sequence(Operation):
         """The operation that gives the gradient."""
         raise NotImplementedError
 
-    def step(self, gates: Blob, states: Sequence[Blob], *weights: Blob) -> tuple[Sequence[Blob], Sequence[Blob]]:
+    def step(self, gates: Any, states: Sequence[Any], *weights: Any) -> tuple[Sequence[Any], Sequence[Any]]:
         """The new states, and what is saved of a step.
 
         Args:
@@ -166,11 +163,11 @@ class _Sequence(Operation):
         """
         raise NotImplementedError
 
-    def by_steps(self, x: Blob, *more: Blob) -> Sequence[Blob]:
+    def by_steps(self, x: Any, *more: Any) -> Sequence[Any]:
         """The outputs, each step in ops of its own."""
-        states: Sequence[Blob] = more[: self.states]
+        states: Sequence[Any] = more[: self.states]
         weight_x, weight_h, bias, *weights = more[self.states :]
-        found: list[Sequence[Blob]] = []
+        found: list[Sequence[Any]] = []
         for each in _steps(_affine(x, weight_x, bias)):
             states, saved = self.step(each, states, weight_h, *weights)
             found.append((states[0], *saved))
@@ -180,14 +177,14 @@ class _Sequence(Operation):
             y, *all_saved = [x.constant_like(0.0, (0, *_times(n, more[0].shape))) for n in (1, *self.widths)]
         return [y, *states, *(all_saved if self.saves else ())]
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         count = 1 + self.states
         if not self.saves or (self.saved and grads[count] is not None):
             return composed_gradient(self.by_steps, op, grads, wanted)
         pairs = zip(grads[:count], op.outputs[:count], strict=True)
         given = [y.constant_like(0.0, y.shape) if g is None else g for g, y in pairs]
         by_saved = [g for g in grads[count + 1 :] if g is not None]
-        made: Sequence[Blob] = apply(self.down, *given, *op.inputs, op.outputs[0], *op.outputs[count:], *by_saved)
+        made: Sequence[Any] = apply(self.down, *given, *op.inputs, op.outputs[0], *op.outputs[count:], *by_saved)
         return made
 
 
@@ -217,11 +214,11 @@ class _SequenceDown(Operation):
                 raise ShapeError(f"{self.kind}: {names[min(position, len(names) - 1)]} must be {each}, got {spec}")
         return tuple(read)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         whole, count = self.whole, 1 + self.whole.states
         stop = count + len(whole.axes)
 
-        def formula(*given: Blob) -> Sequence[Blob | None]:
+        def formula(*given: Any) -> Sequence[Any]:
             read, more = given[count:stop], given[stop + 1 + whole.saved :]
             by_outputs = [*given[:count], *[None] * (whole.saved - len(more)), *more]
             return composed_gradient(whole.by_steps, Application(read, (), op.name), by_outputs, [True] * len(read))
@@ -263,7 +260,7 @@ class LSTM(_Sequence):
     def down(self) -> LSTMDown:
         return LSTMDown()
 
-    def step(self, gates: Blob, states: Sequence[Blob], *weights: Blob) -> tuple[Sequence[Blob], Sequence[Blob]]:
+    def step(self, gates: Any, states: Sequence[Any], *weights: Any) -> tuple[Sequence[Any], Sequence[Any]]:
         hidden, cell = states
         hidden, cell, activations = apply(LSTMGates(), gates + inner(hidden, weights[0]), cell)
         return (hidden, cell), (activations, cell)
@@ -305,7 +302,7 @@ class GRU(_Sequence):
     def down(self) -> GRUDown:
         return GRUDown(self.reset_after)
 
-    def step(self, gates: Blob, states: Sequence[Blob], *weights: Blob) -> tuple[Sequence[Blob], Sequence[Blob]]:
+    def step(self, gates: Any, states: Sequence[Any], *weights: Any) -> tuple[Sequence[Any], Sequence[Any]]:
         (hidden,), (weight_h, bias_h), width = states, weights, states[0].shape[-1]
         (a_rz, a_n), both = split(gates, [2 * width, width], axis=1), [2 * width, width]
         (w_rz, w_n), (b_rz, b_n) = split(weight_h, both), split(bias_h, both)
@@ -352,7 +349,7 @@ class RNN(_Sequence):
     def down(self) -> RNNDown:
         return RNNDown(self.activation)
 
-    def step(self, gates: Blob, states: Sequence[Blob], *weights: Blob) -> tuple[Sequence[Blob], Sequence[Blob]]:
+    def step(self, gates: Any, states: Sequence[Any], *weights: Any) -> tuple[Sequence[Any], Sequence[Any]]:
         return (_ACTIVATIONS[self.activation](gates + inner(states[0], weights[0])),), ()
 
 
@@ -399,10 +396,10 @@ class Ragged(Operation):
     def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
         return self.network.cost([inputs[0], *inputs[2:]], outputs)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return composed_gradient(self._to_the_end, op, grads, wanted)
 
-    def _to_the_end(self, x: Blob, lengths: Blob, *more: Blob) -> Sequence[Blob]:
+    def _to_the_end(self, x: Any, lengths: Any, *more: Any) -> Sequence[Any]:
         """The outputs, of sequences that are all computed to the end. What comes behind is not taken."""
         network, first = self.network, more[: self.network.states]
         steps, rows = (line(x, axis, x.shape[:2]) for axis in (0, 1))
@@ -410,7 +407,7 @@ class Ragged(Operation):
         count = count_nonzero(runs, 0)
         back = where(runs, count - 1 - steps, steps)
 
-        def at(values: Blob, steps: Any) -> Blob:
+        def at(values: Any, steps: Any) -> Any:
             return read(values, (INDEX, INDEX), [steps, rows])
 
         y, *after = apply(network, at(x, back) if self.reverse else x, *more)
@@ -463,16 +460,16 @@ def _turned(x: Any, ends: Sequence[int]) -> Any:
 
 @whole
 def lstm_cell(
-    x: Blob,
-    hidden: Blob,
-    cell: Blob,
-    weight_x: Blob,
-    weight_h: Blob,
-    bias: Blob | None = None,
+    x: X,
+    hidden: X,
+    cell: X,
+    weight_x: X,
+    weight_h: X,
+    bias: X | None = None,
     name: str | None = None,
     *,
-    peepholes: Blob | None = None,
-) -> tuple[Blob, Blob]:
+    peepholes: X | None = None,
+) -> tuple[X, X]:
     """One step of a long short-term memory.
 
     ``gates = x @ weight_x.T + hidden @ weight_h.T + bias``; sigmoids ``i, f, o`` and a tanh ``z`` of a quarter each;

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +29,6 @@ from actorflow.ops.operation import (
     whole,
 )
 from actorflow.spec import Length, TensorSpec, long
-
-if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob
 
 ResizeMode = Literal["nearest", "linear", "cubic"]
 Coordinates = Literal["half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"]
@@ -112,7 +109,7 @@ class Resize(Operation):
     def cost(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Cost | None:
         return Cost(others={"nearest": 0, "linear": 3, "cubic": 7}[self.mode] * outputs[0].size)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return [apply(ResizeDown(self, op.inputs[0].shape[self.axis]), grads[0])]
 
 
@@ -139,7 +136,7 @@ class ResizeDown(Operation):
             raise ShapeError(f"ResizeDown: g must have length {self.forward.size} on axis {axis}, got {g}")
         return (x,)
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return [apply(self.forward, grads[0])]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops import reductions
 from actorflow.ops.elementwise import add, bitwise_right_shift, bitwise_xor, cast, multiply
-from actorflow.ops.operation import Operand, Operation, X, apply, whole
+from actorflow.ops.operation import Operand, Operation, X, blob_of, whole
 from actorflow.spec import TensorSpec
 
 #: Constants of splitmix64: the distance of two positions, and the shifts with the factors that follow them.
@@ -98,8 +98,7 @@ def sample(
     settings["top_p"] = 1.0 if top_p is None else top_p
     inputs = [each for each in settings.values() if isinstance(each, Operand)]
     fixed: Any = {what: None if isinstance(each, Operand) else each for what, each in settings.items()}
-    made: X = apply(Sample(**fixed), scores, random, *inputs, name=name)
-    return made
+    return blob_of(Sample(**fixed), scores, random, *inputs, name=name)
 
 
 def _checked(scores: TensorSpec) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
 from actorflow.errors import ShapeError
 from actorflow.ops import reductions
@@ -13,9 +13,6 @@ from actorflow.ops.composition import composed_gradient
 from actorflow.ops.elementwise import exp
 from actorflow.ops.operation import Application, Grads, Operation, X, apply, blob_of, same_dtype
 from actorflow.spec import TensorSpec
-
-if TYPE_CHECKING:
-    from actorflow.graph.nodes import Blob
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class _Softmax(Operation):
 class Softmax(_Softmax):
     """``y = exp(x) / sum(exp(x))`` along an axis; see `softmax`."""
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         return [apply(SoftmaxDown(self.axis), grads[0], op.outputs[0])]
 
 
@@ -55,7 +52,7 @@ class SoftmaxDown(_Softmax):
 
     arguments = ("g", "y")
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         along = partial(reductions.sum, axis=self.axis, keepdims=True)
         return composed_gradient(lambda g, y: y * (g - along(g * y)), op, grads, wanted)
 
@@ -64,7 +61,7 @@ class SoftmaxDown(_Softmax):
 class LogSoftmax(_Softmax):
     """``y = x - log(sum(exp(x)))`` along an axis; see `log_softmax`."""
 
-    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Blob | None]:
+    def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         (g,), (y,) = grads, op.outputs
         return [g - exp(y) * reductions.sum(g, self.axis, keepdims=True)]
 

@@ -16,19 +16,8 @@ from actorflow.ops.cpu.kept import kept
 from actorflow.ops.cpu.parallel import even_cuts, product_ns
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
 from actorflow.ops.nn.windows import Windows
-from actorflow.ops.onednn.library import (
-    DIFF_DST,
-    DIFF_SRC,
-    DIFF_WEIGHTS,
-    FORWARD_INFERENCE,
-    FORWARD_TRAINING,
-    SRC,
-    WEIGHTS,
-    Handle,
-    UnsupportedError,
-    dims,
-    libdnnl,
-)
+from actorflow.ops.onednn import library as dnnl
+from actorflow.ops.onednn.library import Handle, UnsupportedError, dims, libdnnl
 from actorflow.ops.onednn.steps import (
     LIBRARY,
     Call,
@@ -92,14 +81,14 @@ class _Described:
     @property
     def hint(self) -> Handle:
         """The type of value that gradients are described with."""
-        return self.forward(self.any_weight, kind=FORWARD_TRAINING)
+        return self.forward(self.any_weight, kind=dnnl.FORWARD_TRAINING)
 
 
 @product(Conv)
 def _conv(operation: Conv, specs: Sequence[TensorSpec]) -> Product:
     x, weight = specs[0].shape, specs[1].shape
     told = _Described(operation, x, weight[:-2], weight[-1])
-    describe, memories = partial(told.forward, kind=FORWARD_INFERENCE), (told.weight, told.any_weight, told.y)
+    describe, memories = partial(told.forward, kind=dnnl.FORWARD_INFERENCE), (told.weight, told.any_weight, told.y)
     return Product(describe, *memories, len(x), weight[-1], False, told.work_ns)
 
 
@@ -116,7 +105,7 @@ def _conv_down(operation: ConvDown, specs: Sequence[TensorSpec]) -> Call:
         how = (_DIRECT, told.x, weight, told.y, *told.geometry, told.hint, libdnnl().attributes())
         return libdnnl().descriptor("convolution_backward_data", *how)
 
-    compute = Shared(describe, [DIFF_DST, WEIGHTS, DIFF_SRC], 2, told.work_ns, told.any_weight)
+    compute = Shared(describe, [dnnl.DIFF_DST, dnnl.WEIGHTS, dnnl.DIFF_SRC], 2, told.work_ns, told.any_weight)
     reorder = Reorder(told.weight, compute.weight)
     derived = kept(operation).derived((LIBRARY, libdnnl().order_of(compute.weight)))
 
@@ -142,12 +131,12 @@ def _conv_weight(operation: ConvWeight, specs: Sequence[TensorSpec]) -> Call:
     made: dict[int, Compute] = {}
     for count in {cut.stop - cut.start for cut in cuts}:
         told = _Described(operation, (count, *x[1:]), operation.kernel, g[-1])
-        packed = found.memory_of(next(iter(made.values())).descriptor, DIFF_WEIGHTS) if made else told.any_weight
+        packed = found.memory_of(next(iter(made.values())).descriptor, dnnl.DIFF_WEIGHTS) if made else told.any_weight
         how = (_DIRECT, told.x, packed, None, told.y, *told.geometry, told.hint, found.attributes())
         slow = ("ref", "simple", *["jit:"] * is_depthwise(operation.groups, x[-1] // operation.groups))
         descriptor = found.descriptor("convolution_backward_weights", *how, slow=slow)
-        made[count] = Compute(descriptor, [SRC, DIFF_DST, DIFF_WEIGHTS])
-    memory = found.memory_of(next(iter(made.values())).descriptor, DIFF_WEIGHTS)
+        made[count] = Compute(descriptor, [dnnl.SRC, dnnl.DIFF_DST, dnnl.DIFF_WEIGHTS])
+    memory = found.memory_of(next(iter(made.values())).descriptor, dnnl.DIFF_WEIGHTS)
     reorder, size_bytes = Reorder(memory, told.weight), found.size_bytes(memory)
 
     def call(operation: ConvWeight, inputs: list[Array], outputs: list[Array]) -> None:

@@ -1,6 +1,8 @@
-"""Functions of each element that take long, and chains with one: GELU, also as exporters write it, and others.
+"""Functions of each element that take long, and chains with one: GELU, also as exporters write it, and others; softmax.
 
-What is but a pass over memory is left to others, whose bits are NumPy's.
+What is but a pass over memory is left to others, whose bits are NumPy's, but for products of images with a number for
+each channel of each image, as squeeze-and-excite has them: NumPy goes along the channels alone there, a short row in
+each call. So is the gradient of softmax, which the library has no fast code of for all processors.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.parallel import element_ns
 from actorflow.ops.fused import Fused
 from actorflow.ops.nn import activation
-from actorflow.ops.onednn.following import LONG, Eltwise, Following, function_of
-from actorflow.ops.onednn.library import DST, FORWARD_INFERENCE, SRC, Handle, UnsupportedError, libdnnl
-from actorflow.ops.onednn.steps import Call, Indirect, Plain, kernel
+from actorflow.ops.nn.softmax import LogSoftmax, Softmax
+from actorflow.ops.onednn.following import LONG, MULTIPLY, Eltwise, Following, function_of
+from actorflow.ops.onednn.library import DST, FORWARD_INFERENCE, SRC, SRC_1, Handle, UnsupportedError, libdnnl
+from actorflow.ops.onednn.steps import Call, Indirect, Plain, images, kernel, steps
 from actorflow.ops.onednn.weighted import can
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
@@ -92,3 +95,42 @@ def _one(operation: Fused, specs: Sequence[TensorSpec]) -> Eltwise:
 @kernel(Fused, supports=_has_long, joins=can(_one))
 def _chain(operation: Fused, specs: Sequence[TensorSpec]) -> Call:
     return _of(_one(operation, specs), specs)
+
+
+#: The library's numbers of the accurate softmax, and of its logarithm.
+_SOFTMAX: dict[type[Operation], int] = {Softmax: 0x30000, LogSoftmax: 0x30001}
+
+
+def _softmax(operation: Any, specs: Sequence[TensorSpec]) -> Call:
+    shape, found = specs[0].shape, libdnnl()
+    memory = found.memory(shape, steps(shape))
+
+    def describe() -> Handle:
+        given = (_SOFTMAX[type(operation)], memory, memory, operation.axis % len(shape), found.attributes())
+        return found.descriptor("softmax_forward", FORWARD_INFERENCE, *given)
+
+    return Plain(describe, [SRC, DST], element_ns(_FUNCTION * specs[0].size))
+
+
+for _kind in _SOFTMAX:
+    kernel(_kind)(_softmax)
+
+
+def _is_of_channels(specs: Sequence[TensorSpec]) -> bool:
+    whole, other = specs if specs[0].size >= specs[1].size else specs[::-1]
+    return len(whole.shape) > 2 and other.shape == (whole.shape[0], *[1] * (len(whole.shape) - 2), whole.shape[-1])
+
+
+@kernel(ew.Multiply, inplace=True, fits=_is_of_channels)
+def _multiply(_: Operation, specs: Sequence[TensorSpec]) -> Call:
+    is_first = specs[0].size >= specs[1].size
+    whole = specs[0 if is_first else 1]
+    if not _is_of_channels(specs):
+        raise UnsupportedError("other products")
+
+    def describe() -> Handle:
+        full, one = (images(spec.shape) for spec in (specs if is_first else specs[::-1]))
+        return libdnnl().descriptor("binary", MULTIPLY, full, one, full, libdnnl().attributes())
+
+    arguments = [SRC, SRC_1] if is_first else [SRC_1, SRC]
+    return Plain(describe, [*arguments, DST], element_ns(2 * whole.size))

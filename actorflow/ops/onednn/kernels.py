@@ -4,4 +4,4 @@ from actorflow.ops.onednn.library import libdnnl
 
 libdnnl()  # before anything is registered
 
-from actorflow.ops.onednn import conv, functions, inner, norm, pool, recurrent, resize, scaled, softmax  # noqa: E402, F401
+from actorflow.ops.onednn import conv, functions, inner, norm, pool, recurrent, resize  # noqa: E402, F401

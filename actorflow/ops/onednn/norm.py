@@ -11,27 +11,14 @@ from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.cpu.parallel import element_ns
 from actorflow.ops.nn.lrn import LRN
 from actorflow.ops.nn.norm import BatchNorm, BatchNormDown, LayerNorm, LayerNormDown
-from actorflow.ops.onednn.library import (
-    DIFF_DST,
-    DIFF_SCALE,
-    DIFF_SHIFT,
-    DIFF_SRC,
-    DST,
-    FORWARD_INFERENCE,
-    FORWARD_TRAINING,
-    MEAN,
-    SCALE,
-    SHIFT,
-    SRC,
-    VARIANCE,
-    Handle,
-    UnsupportedError,
-    libdnnl,
-)
+from actorflow.ops.onednn import library as dnnl
+from actorflow.ops.onednn.library import Handle, UnsupportedError, libdnnl
 from actorflow.ops.onednn.steps import Call, Compute, Indirect, Plain, images, kernel, plain
 from actorflow.spec import TensorSpec
 
 _BACKWARD, _WITH_SCALE_AND_SHIFT, _ACROSS_CHANNELS = 128, 6, 0xAFF
+#: Arguments of both kinds of normalization.
+_FORWARD = (dnnl.SRC, dnnl.SCALE, dnnl.SHIFT, dnnl.DST, dnnl.MEAN, dnnl.VARIANCE)
 #: Passes over its arrays that normalizing takes.
 _PASSES = 4
 
@@ -46,13 +33,12 @@ def _rows(x: TensorSpec, axes: int) -> tuple[Handle, Handle]:
 def _layer(operation: LayerNorm | LayerNormDown, x: TensorSpec) -> Handle:
     rows, statistics = _rows(x, operation.axes)
     how = (operation.epsilon, _WITH_SCALE_AND_SHIFT, libdnnl().attributes())
-    return libdnnl().descriptor("layer_normalization_forward", FORWARD_TRAINING, rows, rows, statistics, *how)
+    return libdnnl().descriptor("layer_normalization_forward", dnnl.FORWARD_TRAINING, rows, rows, statistics, *how)
 
 
 @kernel(LayerNorm)
 def _layer_norm(operation: LayerNorm, specs: Sequence[TensorSpec]) -> Call:
-    arguments, work_ns = [SRC, SCALE, SHIFT, DST, MEAN, VARIANCE], element_ns(_PASSES * specs[0].size)
-    return Plain(partial(_layer, operation, specs[0]), arguments, work_ns, outputs=3)
+    return Plain(partial(_layer, operation, specs[0]), _FORWARD, element_ns(_PASSES * specs[0].size), outputs=3)
 
 
 @kernel(LayerNormDown)
@@ -75,19 +61,20 @@ def _down(kind: str, *how: Any) -> Call:
     descriptor = libdnnl().descriptor(f"{kind}_backward", _BACKWARD, *how)
     # The library counts a shift among what a layer norm's gradient reads, and makes nothing of it.
     more = [2] * (libdnnl().count_of_inputs(descriptor) > 5)
-    given = [DIFF_DST, SRC, SCALE, MEAN, VARIANCE, *[SHIFT] * len(more)]
-    return Plain(lambda: descriptor, [*given, DIFF_SRC, DIFF_SCALE, DIFF_SHIFT], 0.0, 3, [*range(5), *more])
+    given = [dnnl.DIFF_DST, dnnl.SRC, dnnl.SCALE, dnnl.MEAN, dnnl.VARIANCE, *[dnnl.SHIFT] * len(more)]
+    made = [dnnl.DIFF_SRC, dnnl.DIFF_SCALE, dnnl.DIFF_SHIFT]
+    return Plain(lambda: descriptor, [*given, *made], 0.0, len(made), [*range(5), *more])
 
 
 def _batch(operation: BatchNorm | BatchNormDown, x: TensorSpec) -> Handle:
     memory = images(x.shape)
     how = (operation.epsilon, _WITH_SCALE_AND_SHIFT, libdnnl().attributes())
-    return libdnnl().descriptor("batch_normalization_forward", FORWARD_TRAINING, memory, memory, *how)
+    return libdnnl().descriptor("batch_normalization_forward", dnnl.FORWARD_TRAINING, memory, memory, *how)
 
 
 @kernel(BatchNorm)
 def _batch_norm(operation: BatchNorm, specs: Sequence[TensorSpec]) -> Call:
-    compute = Compute(_batch(operation, specs[0]), [SRC, SCALE, SHIFT, DST, MEAN, VARIANCE])
+    compute = Compute(_batch(operation, specs[0]), _FORWARD)
     rows = specs[0].size // specs[0].shape[-1]
 
     def call(operation: BatchNorm, inputs: list[Array], outputs: list[Array]) -> None:
@@ -112,6 +99,6 @@ def _lrn(operation: LRN, specs: Sequence[TensorSpec]) -> Call:
 
     def describe() -> Handle:
         found = libdnnl()
-        return found.descriptor("lrn_forward", FORWARD_INFERENCE, _ACROSS_CHANNELS, x, x, *how, found.attributes())
+        return found.descriptor("lrn_forward", dnnl.FORWARD_INFERENCE, _ACROSS_CHANNELS, x, x, *how, found.attributes())
 
-    return Plain(describe, [SRC, DST], element_ns(_PASSES * specs[0].size))
+    return Plain(describe, [dnnl.SRC, dnnl.DST], element_ns(_PASSES * specs[0].size))

@@ -9,18 +9,8 @@ from typing import Any
 from actorflow.ops.cpu.parallel import element_ns
 from actorflow.ops.nn.pool import AveragePool, AveragePoolDown, GlobalAverage, MaxPool
 from actorflow.ops.nn.windows import MOST_AXES, Windows
-from actorflow.ops.onednn.library import (
-    DIFF_DST,
-    DIFF_SRC,
-    DST,
-    FORWARD_INFERENCE,
-    FORWARD_TRAINING,
-    SRC,
-    Handle,
-    UnsupportedError,
-    dims,
-    libdnnl,
-)
+from actorflow.ops.onednn import library as dnnl
+from actorflow.ops.onednn.library import Handle, UnsupportedError, dims, libdnnl
 from actorflow.ops.onednn.steps import Call, Plain, images, kernel
 from actorflow.ops.operation import Operation
 from actorflow.ops.reductions import ReduceMean
@@ -56,8 +46,8 @@ def _forward(kind: int, how: int, x: Sequence[int], y: Sequence[int], w: Windows
 def _pooled(operation: Any, specs: Sequence[TensorSpec], how: Callable[[Windows], int]) -> Call:
     (x,), (y, *_) = specs, operation.infer(*specs)
     w = operation.windows(x.shape[1:-1])
-    describe = partial(_forward, FORWARD_INFERENCE, how(w), x.shape, y.shape, w)
-    return Plain(describe, [SRC, DST], element_ns(2 * x.size))
+    describe = partial(_forward, dnnl.FORWARD_INFERENCE, how(w), x.shape, y.shape, w)
+    return Plain(describe, [dnnl.SRC, dnnl.DST], element_ns(2 * x.size))
 
 
 @kernel(MaxPool)
@@ -79,11 +69,11 @@ def _average_pool_down(operation: AveragePoolDown, specs: Sequence[TensorSpec]) 
 
     def describe() -> Handle:
         how, attributes = _average(operation, w), libdnnl().attributes()
-        hint = _forward(FORWARD_TRAINING, how, dx.shape, g.shape, w)
+        hint = _forward(dnnl.FORWARD_TRAINING, how, dx.shape, g.shape, w)
         memories = (images(dx.shape), images(g.shape))
         return libdnnl().descriptor("pooling_backward", how, *memories, *_geometry(w), hint, attributes)
 
-    return Plain(describe, [DIFF_DST, DIFF_SRC], element_ns(2 * dx.size))
+    return Plain(describe, [dnnl.DIFF_DST, dnnl.DIFF_SRC], element_ns(2 * dx.size))
 
 
 @kernel(ReduceMean)
@@ -99,5 +89,5 @@ def _global_average(operation: Operation, specs: Sequence[TensorSpec]) -> Call:
     x = specs[0].shape
     size, ones = x[1:-1], (1,) * (len(x) - 2)
     w = Windows(size, size, ones, ((0, 0),) * len(size), ones, ones)
-    describe = partial(_forward, FORWARD_INFERENCE, _WITHOUT_BORDER, x, (x[0], *ones, x[-1]), w)
-    return Plain(describe, [SRC, DST], element_ns(specs[0].size))
+    describe = partial(_forward, dnnl.FORWARD_INFERENCE, _WITHOUT_BORDER, x, (x[0], *ones, x[-1]), w)
+    return Plain(describe, [dnnl.SRC, dnnl.DST], element_ns(specs[0].size))

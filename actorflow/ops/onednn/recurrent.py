@@ -13,26 +13,14 @@ from actorflow.ops.cpu.kept import kept
 from actorflow.ops.cpu.parallel import even_cuts
 from actorflow.ops.cpu.recurrent import ragged
 from actorflow.ops.nn.recurrent import GRU, LSTM, RNN, Ragged
+from actorflow.ops.onednn import library as dnnl
 from actorflow.ops.onednn.following import TANH
-from actorflow.ops.onednn.library import (
-    BIAS,
-    DST,
-    DST_1,
-    DST_2,
-    FORWARD_INFERENCE,
-    SRC,
-    SRC_1,
-    SRC_2,
-    WEIGHTS,
-    WEIGHTS_1,
-    Handle,
-    UnsupportedError,
-    libdnnl,
-)
+from actorflow.ops.onednn.library import Handle, UnsupportedError, libdnnl
 from actorflow.ops.onednn.steps import LIBRARY, Compute, Reorder, kernel, plain, steps
 from actorflow.spec import TensorSpec
 
 _LEFT_TO_RIGHT = 1
+_WEIGHTS = (dnnl.WEIGHTS, dnnl.WEIGHTS_1)
 #: Elements of the states of so many steps at once, at most: the library keeps some twenty times as many.
 _MOST_ELEMENTS = 1 << 16
 #: Of the library's gates, which ones of ours they are: input, forget, cell, output; update, reset, new.
@@ -58,7 +46,7 @@ class _Sequence:
             length = cut.stop - cut.start
             if length not in made:
                 made[length] = self._part(length, batch, features, width, weights)
-                weights = [libdnnl().memory_of(made[length].descriptor, each) for each in (WEIGHTS, WEIGHTS_1)]
+                weights = [libdnnl().memory_of(made[length].descriptor, each) for each in _WEIGHTS]
         self._parts = [(made[cut.stop - cut.start], cut) for cut in cuts]
         given = [libdnnl().memory(shape, _given(shape)) for shape in shapes]
         self._reorders = [Reorder(one, other) for one, other in zip(given, weights, strict=True)]
@@ -80,15 +68,16 @@ class _Sequence:
         before, after = [x, *[state] * states, *weights], [bias, y, *[state] * states, 0]
         attributes = found.attributes()
         if isinstance(operation, LSTM):  # without peepholes and projections
-            how: list[Any] = ["lstm_forward", FORWARD_INFERENCE, _LEFT_TO_RIGHT, *before, None, None, *after]
+            how: list[Any] = ["lstm_forward", dnnl.FORWARD_INFERENCE, _LEFT_TO_RIGHT, *before, None, None, *after]
         elif isinstance(operation, GRU):
             kind = "lbr_gru" if operation.reset_after else "gru"
-            how = [f"{kind}_forward", FORWARD_INFERENCE, _LEFT_TO_RIGHT, *before, *after]
+            how = [f"{kind}_forward", dnnl.FORWARD_INFERENCE, _LEFT_TO_RIGHT, *before, *after]
         else:
-            how = ["vanilla_rnn_forward", FORWARD_INFERENCE, TANH, _LEFT_TO_RIGHT, *before, *after, 0.0, 0.0]
-        read, written = [SRC, SRC_1, SRC_2][: 1 + states], [DST, DST_1, DST_2][: 1 + states]
+            how = ["vanilla_rnn_forward", dnnl.FORWARD_INFERENCE, TANH, _LEFT_TO_RIGHT, *before, *after, 0.0, 0.0]
+        read, written = (dnnl.SRC, dnnl.SRC_1, dnnl.SRC_2), (dnnl.DST, dnnl.DST_1, dnnl.DST_2)
+        arguments = [*read[: 1 + states], *_WEIGHTS, dnnl.BIAS, *written[: 1 + states]]
         # The implementation named reference multiplies matrices by fast code, too.
-        return Compute(found.descriptor(*how, attributes, slow=()), [*read, WEIGHTS, WEIGHTS_1, BIAS, *written])
+        return Compute(found.descriptor(*how, attributes, slow=()), arguments)
 
     def __call__(self, operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
         self.direct = None

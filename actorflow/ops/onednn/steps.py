@@ -60,12 +60,10 @@ def kernel(
     dtypes: Sequence[str] = ("float32",),
     *,
     keeps: bool = False,
-    inplace: bool = False,
-    supports: Callable[[Any], bool] | None = None,
-    joins: Callable[[Any, Sequence[TensorSpec]], bool] | None = None,
     fits: Callable[[Sequence[TensorSpec]], bool] | None = None,
+    **options: Any,
 ) -> Callable[[Make], Make]:
-    """Register what makes a step's call as a kernel; where that is unsupported, NumPy's kernel computes.
+    """Register what makes a step's call as a kernel, with other options; where it is unsupported, NumPy's computes.
 
     Where ``fits`` says so by the types of the inputs, that is known as the step is bound, and NumPy's is bound to it.
 
@@ -88,16 +86,7 @@ def kernel(
             found: Callable[..., None] = libdnnl().calls.Bound(lambda operation: made(operation, specs))
             return found
 
-        @registry.kernel(
-            operation,
-            library=LIBRARY,
-            dtypes=dtypes,
-            joins=joins,
-            keeps=keeps,
-            inplace=inplace,
-            supports=supports,
-            bind=bind,
-        )
+        @registry.kernel(operation, library=LIBRARY, dtypes=dtypes, keeps=keeps, bind=bind, **options)
         @wraps(make)
         def compute(operation: Any, inputs: list[Array], outputs: list[Array]) -> None:
             made(operation, [TensorSpec(x.shape, x.dtype) for x in inputs])(operation, inputs, outputs)
