@@ -199,6 +199,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     _option(parser, "--max-wait S", _seconds, text, 0.002)
     text = "open axis whose rows do not know each other, where it is not called batch, something with it, or N"
     _option(parser, "--batch-axis NAME", str, text)
+    text = "share of requests that name no version, in any unit, of those that have one; again for each"
+    _several(parser, "--share NAME/VERSION=NUMBER", _fixed, text)
     text = "an input that each sequence of requests keeps, and the output that gives its next value; again for each"
     _several(parser, "--state INPUT=OUTPUT", _pair, text)
     text = "an input that is the same number for all requests; again for each"
@@ -243,6 +245,7 @@ def _serve(arguments: argparse.Namespace) -> int:
                 "allowed_origins": arguments.allowed_origin,
                 **{name: given[name] for name in as_they_are},
                 **{name: dict(given[name]) for name in ("state", "fixed", "feedback")},
+                "shares": dict(given["share"]),
             },
         )
     )
@@ -320,7 +323,7 @@ def _demo(arguments: argparse.Namespace) -> int:
 def _pair(text: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
     if not name or not value:
-        raise argparse.ArgumentTypeError(f"expected INPUT=VALUE, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
     return name, value
 
 
@@ -329,7 +332,7 @@ def _fixed(text: str) -> tuple[str, int | float]:
     try:
         return name, int(value) if value.lstrip("-").isdecimal() else float(value)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"expected INPUT=NUMBER, got {text!r}") from None
+        raise argparse.ArgumentTypeError(f"expected NAME=NUMBER, got {text!r}") from None
 
 
 def _axes(text: str) -> list[tuple[str, int | None, int | str]]:

@@ -44,7 +44,7 @@ from actorflow.errors import (
 )
 from actorflow.loop import end, ended_with, wait_out, waits
 from actorflow.runtime.program import Result
-from actorflow.runtime.rows import Ahead, Request, Rows
+from actorflow.runtime.rows import Request, Rows
 from actorflow.runtime.sessions import Session, Slots
 from actorflow.threads import forget_in_child
 from actorflow.trace.batches import BatchCounters, BatchStatistics, Histogram
@@ -488,10 +488,10 @@ class Batcher:
         try:
             timeout_s = None if timeout is None else time_limit("timeout", timeout)
             requests = self._enter(feeds, priority, session)
-            if timeout_s is not None:
-                timer = self._loop.call_later(timeout_s, self.expire, requests, timeout_s)
-            parts = []
             futures = [request.future for request in requests]
+            if timeout_s is not None:
+                timer = self._loop.call_later(timeout_s, self.expire, requests, futures, timeout_s)
+            parts = []
             for request, future in zip(requests, futures, strict=True):
                 part = await future
                 parts.append(request.fail() if part is None else part)
@@ -522,8 +522,10 @@ class Batcher:
         self._counters.count_failure(error)
         self._rows.trace.add_request(since, perf_counter(), (), type(error).__name__)
 
-    def expire(self, requests: Sequence[Request], timeout_s: float) -> None:
-        """The time of a request is over."""
+    def expire(self, requests: Sequence[Request], ends: Iterable[asyncio.Future[Any]], timeout_s: float) -> None:
+        """End requests whose time is over, unless all has ended that their caller awaits, and has not seen yet."""
+        if not any(map(waits, ends)):
+            return  # those that go on by themselves are further
         error = RunTimeoutError(
             f"a batched run timed out after {timeout_s:g} s; graph {self._rows.name!r} has {self._waiting_rows} rows "
             f"that wait for batched runs, and {len(self._batches)} frames of them in flight"
@@ -588,7 +590,7 @@ class Batcher:
             if (
                 ahead is not None
                 and ahead.left > 0
-                and len(ahead.found) < Ahead.MOST
+                and not ahead.is_full
                 and request.error is None
                 and ahead.session.goes_on(request)
                 and (held is None or request.used + request.adds <= held.room)  # it takes no blocks from others
@@ -716,7 +718,8 @@ class Batcher:
         wanted = [each.place is batch and not each.future.done() for each in requests]
         rows.keep(feeds, result, requests, wanted)
         parts = rows.parts(None if is_padded else feeds, result, requests, wanted)
-        ends, unasked, going, start = dict[int, Sequence[bool]](), Counter[float](), list[Request](), 0
+        ends, unasked, going = dict[int, Sequence[bool]](), Counter[float](), list[Request]()
+        start = size_bytes = 0
         for request, part in zip(requests, parts, strict=True):
             ahead = request.ahead
             if ahead is not None and part is not None:
@@ -724,7 +727,8 @@ class Batcher:
                     unasked[request.asked] += 1
                 if ahead.until is not None and ahead.until not in ends:
                     ends[ahead.until] = rows.ends(ahead.until, result)
-                ahead.add(request, part, ahead.until is not None and ends[ahead.until][start])
+                size_bytes = size_bytes or rows.size_bytes(request, result)
+                ahead.add(request, part, ahead.until is not None and ends[ahead.until][start], size_bytes)
                 going.append(request)
             if part is not None and (ahead is None or ahead.is_asked):
                 request.future.set_result(part)

@@ -110,6 +110,7 @@ class Step(NamedTuple):
         states, used: States and positions of the session after it.
         following: Values of the request for the step that follows; see `_FOLLOWING`.
         left: How many steps may follow.
+        size_bytes: Bytes of its frame's arrays, which it keeps: it is a view of them.
     """
 
     result: Result
@@ -117,6 +118,7 @@ class Step(NamedTuple):
     used: int
     following: tuple[Any, ...]
     left: float
+    size_bytes: int
 
 
 _FOLLOWING = attrgetter("arrays", "row", "lengths", "adds", "error")
@@ -142,6 +144,8 @@ class Ahead:
 
     #: Steps that may wait for their caller: it is woken for each, and may be late.
     MOST = 4
+    #: Bytes of the frames of those that wait, from which on no further one is computed.
+    MOST_BYTES = 1 << 20
 
     def __init__(self, session: Session, until: int | None, left: float) -> None:
         self.session, self.until, self.left = session, until, left
@@ -151,15 +155,21 @@ class Ahead:
         self.error: BaseException | None = None
         self.waiter: asyncio.Future[None] | None = None
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the steps that wait are all that may."""
+        found = self.found
+        return bool(found) and (len(found) >= self.MOST or sum([s.size_bytes for s in found]) >= self.MOST_BYTES)
+
     def tell(self) -> None:
         """Wake the caller."""
         if self.waiter is not None and waits(self.waiter):
             self.waiter.set_result(None)
 
-    def add(self, request: Request, result: Result, is_last: bool) -> None:
+    def add(self, request: Request, result: Result, is_last: bool, size_bytes: int) -> None:
         """Take a step that was computed."""
         self.left = 0 if is_last else self.left - 1
-        step = Step(result, request.states, request.used, _FOLLOWING(request), self.left)
+        step = Step(result, request.states, request.used, _FOLLOWING(request), self.left, size_bytes)
         if self.is_asked:
             self.last = step
         else:
@@ -489,6 +499,10 @@ class Rows:
                 request.lengths, request.adds = following.lengths, following.adds
             yield Result(self._results, self._result_names, part, result.frames)
             start = stop
+
+    def size_bytes(self, request: Request, result: Result) -> int:
+        """Bytes of a frame's arrays of which a request of it has rows."""
+        return sum([array.nbytes for array in (*result._values[: len(self._results)], *request.arrays)])
 
     def ends(self, until: int, result: Result) -> Sequence[bool]:
         """For each row of a frame, whether a result says that its step was the last one."""

@@ -292,7 +292,7 @@ class Session:
         since, timer = perf_counter(), None
         waiter = ahead.waiter = self._loop.create_future()
         if timeout_s is not None:
-            timer = self._loop.call_later(timeout_s, self._expire_step, request, waiter, timeout_s)
+            timer = self._loop.call_later(timeout_s, self._batcher.expire, [request], [waiter], timeout_s)
         self._calls += 1
         try:
             if ahead.error is None:
@@ -310,10 +310,6 @@ class Session:
                 timer.cancel()
             if not self._why:
                 self._idle_since_s = self._loop.time()
-
-    def _expire_step(self, request: Request, waiter: asyncio.Future[None], timeout_s: float) -> None:
-        if waits(waiter):  # else the step is there, and the one behind it under way
-            self._batcher.expire([request], timeout_s)
 
     def _read(self, request: Request, ahead: Ahead) -> Result:
         """The next step of those that were computed."""

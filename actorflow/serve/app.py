@@ -42,7 +42,7 @@ from actorflow.serve.generate import generate
 from actorflow.serve.inference import HEAD_BYTES, Inference, head_bytes, read, write
 from actorflow.serve.limits import Limits
 from actorflow.serve.metrics import metrics
-from actorflow.serve.models import Hosted, Models, Versions
+from actorflow.serve.models import Hosted, Models, Sequence, Versions
 from actorflow.serve.pictures import Picture
 from actorflow.serve.repository import Repository
 from actorflow.threads import cores
@@ -288,7 +288,8 @@ class Service:
     def _wanted(self, http: _Http) -> Hosted:
         """The model of a request for inference, if that is let in."""
         self._admit(http)
-        hosted = self._hosted(http)
+        version = http.match_info.get("version")
+        hosted = self.models.following(http.match_info["name"]) if version is None else self._hosted(http)
         if self.draining:
             raise refused(503, _ENDING, RETRY)
         return hosted
@@ -325,6 +326,8 @@ class Service:
                 return request
             most_s = self.limits.timeout_s
             timeout_s = most_s if request.timeout_s is None else min(request.timeout_s, most_s)
+            if isinstance(request.sequence, Sequence) and http.match_info.get("version") is None:
+                hosted = self.models.keeper(hosted, request.sequence)
             results = await hosted.run(request.inputs, timeout_s, request.sequence)
             request.inputs.clear()
             as_text = [results[name] for name, as_binary in request.outputs.items() if not as_binary]
@@ -377,14 +380,23 @@ class Service:
             return await self._reply(http, refusal.response)
         found: list[dict[str, Any]] = []
 
+        async def taken(sending: Awaitable[None]) -> None:
+            """Send something; a client that reads nothing is cut off."""
+            try:
+                async with asyncio.timeout(TAKING_TIMEOUT_S):
+                    await sending
+            except TimeoutError:
+                if not isinstance(http, Exchange) and http.transport is not None:
+                    http.transport.abort()
+                raise ConnectionResetError("a client has taken no event for too long") from None
+
         async def tell(content: dict[str, Any]) -> None:
             if not streams:
                 found.append(content)
                 return
             if not events.prepared:
                 await begin()
-            async with asyncio.timeout(TAKING_TIMEOUT_S):  # of a client that reads nothing
-                await events.write(b"data: %s\n\n" % json.dumps(content).encode())
+            await taken(events.write(b"data: %s\n\n" % json.dumps(content).encode()))
 
         async def read(http: _Http, hosted: Hosted, held: Share) -> Response:
             await generate(hosted, await receive(http, self.limits, held), self.limits.timeout_s, tell)
@@ -397,8 +409,8 @@ class Service:
             if not events.prepared:
                 return await self._reply(http, response)
             if response.status != 200:
-                await events.write(b"data: %s\n\n" % b"".join(response.chunks))
-            await events.write_eof()
+                await taken(events.write(b"data: %s\n\n" % b"".join(response.chunks)))
+            await taken(events.write_eof())
             return events
 
         return await self._counted(http, hosted, read, end, since)
@@ -523,6 +535,7 @@ def create_app(
     max_rows: int = 32,
     max_wait: float = 0.002,
     batch_axis: str | None = None,
+    shares: Mapping[str, float] | None = None,
     state: Mapping[str, str] | None = None,
     fixed: Mapping[str, npt.ArrayLike] | None = None,
     feedback: Mapping[str, str] | None = None,
@@ -554,6 +567,9 @@ def create_app(
         batch_axis: Name of the axis whose elements do not know each other. By default it is the open axis that the
             inputs begin with, if it is called ``batch``, something with it, or ``N``; models that have none, or whose
             results are not by rows, run each request by itself.
+        shares: Shares of the requests that name no version, by ``NAME/VERSION``, in any unit: with
+            ``{"net/1": 9, "net/2": 1}`` version 2 computes every tenth. Versions of the same model that have none get
+            none. A sequence stays with the version that it began on.
         state: Inputs that each sequence of requests keeps, of the models that have them, each with the output that
             gives its next value, by name; beside the states that graphs have themselves. See `Model.sessions`.
         fixed: Values of inputs that are the same for all requests, of the models that have them, by name.
@@ -566,7 +582,8 @@ def create_app(
         ValueError: if there is no model, a name cannot stand in a path, the token is empty, or a number is out of its
             range.
         DTypeError: if an input or an output has a dtype that the protocol lacks.
-        GraphError: if ``batch_axis`` cannot be batched, or a state cannot be kept.
+        GraphError: if ``batch_axis`` cannot be batched, a state cannot be kept, or versions that share requests have
+            different inputs or outputs.
 
     Example:
         >>> graph = af.Graph("doubled")
@@ -583,7 +600,7 @@ def create_app(
         raise TypeError(f"the token must be a text, got {type(token).__name__}")
     allowed, own = _texts("allowed_hosts", allowed_hosts), _texts("own_names", own_names)
     how = {"max_rows": max_rows, "max_wait": max_wait, "batch_axis": batch_axis, "state": state, "fixed": fixed}
-    found = Models(models, limits, **how, feedback=feedback, until=until, limit=limit)
+    found = Models(models, limits, shares or {}, **how, feedback=feedback, until=until, limit=limit)
     service = Service(found, limits, token, allowed, own, _texts("allowed_origins", allowed_origins))
     app = web.Application(middlewares=[_as_protocol])
     app[SERVICE] = service

@@ -31,6 +31,7 @@ class ServeOptions(TypedDict, total=False):
     max_rows: int
     max_wait: float
     batch_axis: str | None
+    shares: Mapping[str, float] | None
     state: Mapping[str, str] | None
     fixed: Mapping[str, npt.ArrayLike] | None
     feedback: Mapping[str, str] | None
@@ -48,7 +49,8 @@ def asgi(models: Mapping[str, Versions], **options: Unpack[ServeOptions]) -> ASG
     Args:
         models: Models or graphs by name, as for `create_app`.
         options: See `create_app`: ``token``, ``allowed_hosts``, ``own_names``, ``allowed_origins``, ``limits``,
-            ``max_rows``, ``max_wait``, ``batch_axis``, ``state``, ``fixed``, ``feedback``, ``until``, ``limit``.
+            ``max_rows``, ``max_wait``, ``batch_axis``, ``shares``, ``state``, ``fixed``, ``feedback``, ``until``,
+            ``limit``.
     Raises:
         TypeError, ValueError, DTypeError, GraphError: as `create_app`.
 

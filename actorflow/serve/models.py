@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy.typing as npt
 
-from actorflow.errors import GraphError, QueueFullError, did_you_mean, seconds, text, text_of, whole
+from actorflow.errors import GraphError, QueueFullError, did_you_mean, mapping, real, seconds, text, text_of, whole
 from actorflow.graph.graph import Graph
 from actorflow.interchange import to_numpy
 from actorflow.plan.validate import states_of
@@ -262,13 +262,11 @@ class Hosted:
         Cancellation: as `Batcher.run` and `Model.run` do.
         """
         if isinstance(sequence, Sequence):
-            for other in self._family:
-                known = other._sequences.get(sequence.id)
-                if other is self or known is None or not known.is_open:
-                    continue
+            other = self.keeper(sequence.id)
+            if other is not self and other is not None:
                 if not sequence.start:
                     return await other.run(inputs, timeout_s, sequence)
-                known.close()
+                other.end(sequence.id)
         if self._batcher is None:
             return await self._run_alone(inputs, timeout_s)
         rows = max(len(array) for array in inputs.values())
@@ -324,6 +322,14 @@ class Hosted:
             )
             async for result in steps:
                 yield {name: to_numpy(result[blob]) for name, blob in self._results.items()}
+
+    def keeper(self, key: int | str) -> Hosted | None:
+        """The one that keeps an open sequence: itself, or one that it has taken the place of."""
+        return next((each for each in self._family if key in each._sequences and each._sequences[key].is_open), None)
+
+    def end(self, key: int | str) -> None:
+        """End an open sequence."""
+        self._sequences[key].close()
 
     def row(self, data: bytes) -> dict[str, npt.NDArray[Any]]:
         """One row of the only input, by its values alone.
@@ -398,6 +404,7 @@ class Models:
     Args:
         models: As for `actorflow.serve.create_app`.
         limits: How much may wait for each.
+        shares: As for `actorflow.serve.create_app`.
         options: As for `Hosted`.
 
     Raises:
@@ -405,7 +412,9 @@ class Models:
         DTypeError, GraphError: as `Hosted`.
     """
 
-    def __init__(self, models: Mapping[str, Versions], limits: Limits, **options: Any) -> None:
+    def __init__(
+        self, models: Mapping[str, Versions], limits: Limits, shares: Mapping[str, float], **options: Any
+    ) -> None:
         if not isinstance(cast(object, models), Mapping):
             raise TypeError(f"expected models by name, {{'name': model}}, got {type(models).__name__}")
         if not models:
@@ -432,6 +441,20 @@ class Models:
             name: {version: self.hosted(name, version, model) for version, model in versions.items()}
             for name, versions in made.items()
         }
+        self._shares = self._checked(shares)
+        self._taken = Counter[str]()  # requests that versions with a share have been given
+
+    def _checked(self, shares: Mapping[str, float]) -> dict[str, float]:
+        mapping("shares", shares)
+        found, known = dict[str, float](), {hosted.label: hosted for hosted in self}
+        for label, share in shares.items():
+            if label not in known:
+                raise GraphError(f"shares: there is no version {label!r}{did_you_mean(str(label), known)}")
+            found[label] = real(f"shares: {label}", share, above=0)
+            first = next(known[each] for each in found if known[each].name == known[label].name)
+            if first.described() != known[label].described():
+                raise GraphError(f"shares: {first.label} and {label} have different inputs or outputs")
+        return found
 
     def __iter__(self) -> Iterator[Hosted]:
         return chain.from_iterable([versions.values() for versions in self._models.values()])
@@ -479,6 +502,28 @@ class Models:
     def versions(self, name: str) -> list[str]:
         """Versions of a model."""
         return [*self._models[name]]
+
+    def following(self, name: str) -> Hosted:
+        """The version that computes the next request that names none; raises as `find`."""
+        sharing = [each for each in self.served(name).values() if each.label in self._shares]
+        if not sharing:
+            return self.find(name, None)
+        chosen = min(sharing, key=lambda each: (self._taken[each.label] + 1) / self._shares[each.label])
+        self._taken[chosen.label] += 1
+        return chosen
+
+    def keeper(self, hosted: Hosted, sequence: Sequence) -> Hosted:
+        """The version that computes a step that names none: the one that the sequence began on, else this one.
+
+        If the step begins the sequence anew, it ends on that version first.
+        """
+        for other in self.served(hosted.name).values():
+            keeper = None if other is hosted else other.keeper(sequence.id)
+            if keeper is not None:
+                if not sequence.start:
+                    return other
+                keeper.end(sequence.id)
+        return hosted
 
     def find(self, name: str, version: str | None) -> Hosted:
         """A model by its name and version, the last one unless it is given.

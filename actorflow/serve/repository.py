@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from actorflow.errors import text_of, visible
@@ -118,18 +118,19 @@ class Repository:
                 if hosted is not old:
                     if old is not None:
                         hosted.follow(old)
-                        self._start(self._close(old, is_replaced=True), old)
+                        self._start(self._close(old, [old], is_replaced=True), old)
                     await self._show(hosted)
 
     async def _unload(self, name: str) -> None:
         async with self._turn:
-            for hosted in self._models.served(name).values():
-                self._start(self._close(hosted, is_replaced=False), hosted)
+            versions = [*self._models.served(name).values()]
+            for hosted in versions:
+                self._start(self._close(hosted, versions), hosted)
             self._models.serve(name, {})
 
-    async def _close(self, hosted: Hosted, *, is_replaced: bool) -> None:
-        """Close a version when all that it has begun has ended; sequences and streams go on if it was replaced."""
-        while hosted.in_flight or (is_replaced and hosted.sessions):  # noqa: ASYNC110
+    async def _close(self, hosted: Hosted, asked: Sequence[Hosted], *, is_replaced: bool = False) -> None:
+        """Close a version when no request to any of some is left; sequences and streams go on if it was replaced."""
+        while any(each.in_flight for each in asked) or (is_replaced and hosted.sessions):  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
         await self._end_streams(hosted)
         hosted.leave()

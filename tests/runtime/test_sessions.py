@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import pickle
+from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow.runtime.rows import Ahead
 from tests.checkpoint.test_broken_graphs import check_refused, edited, node
 from tests.runtime.test_batched import on_virtual_time
 from tests.support.waiting import settle
@@ -601,6 +604,54 @@ async def test_steps_ahead_of_a_slow_caller_are_few_and_another_step_forgets_the
         assert session.state_dict()["total"] == total + 27 + 1000
         assert [int(each[following][0]) async for each in steps] == [25, 24]
         assert session.state_dict()["total"] == total + 27 + 1000 + 26 + 25
+
+
+class Timers:
+    """A loop that remembers its timers, so that they can be rung."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.set: list[Callable[[], Any]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+    def call_later(self, delay_s: float, callback: Callable[..., Any], *given: Any) -> asyncio.TimerHandle:
+        self.set.append(partial(callback, *given))
+        return self._loop.call_later(delay_s, callback, *given)
+
+
+@pytest.mark.parametrize(("most_bytes", "ahead"), [(1 << 20, 4), (65, 3), (64, 2), (1, 1)])
+async def test_what_waits_for_a_slow_caller_is_bounded_by_bytes(
+    most_bytes: int, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Ahead, "MOST_BYTES", most_bytes)
+    graph, x, step, following = counting()
+    async with graph, graph.batched(fetch=[following, "sum/out"]) as batcher:
+        steps = batcher.iterate({x: [30], step: [1]}, feedback={x: following}, limit=9)  # frames of 32 bytes
+        assert (await anext(steps))[following] == [29]
+        await settle()
+        assert batcher.statistics().frames == 1 + ahead
+        assert [int(each[following][0]) async for each in steps] == [*range(28, 20, -1)]
+
+
+async def test_the_time_of_a_step_that_was_computed_does_not_end_the_one_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its timer may ring in the turn of the loop in which its frame ends, before its caller is woken."""
+    graph, x, step, following = counting()
+    async with graph, graph.batched(fetch=following) as batcher, batcher.session() as session:
+        deliver, timers = batcher._deliver, Timers(batcher._loop)
+
+        def delivered(*given: Any) -> None:
+            deliver(*given)
+            while timers.set:
+                timers.set.pop()()
+
+        monkeypatch.setattr(batcher, "_deliver", delivered)
+        monkeypatch.setattr(batcher, "_loop", timers)
+        steps = session.iterate({x: [30], step: [1]}, feedback={x: following}, limit=3, timeout=1000)
+        assert [int(each[following][0]) async for each in steps] == [29, 28, 27]
 
 
 async def test_a_frame_that_still_computes_a_forgotten_step_changes_nothing_of_its_iteration() -> None:

@@ -120,8 +120,10 @@ class TestSources:
         (["x", "--timeout", "inf"], 2, "expected a time in seconds, got 'inf'"),
         (["x", "--port", "65536"], 2, "expected a port"),
         (["x", "--max-body", "0"], 2, "expected a whole number of at least 1"),
-        (["x", "--state", "h"], 2, "expected INPUT=VALUE, got 'h'"),
-        (["x", "--fixed", "rate=fast"], 2, "expected INPUT=NUMBER, got 'rate=fast'"),
+        (["x", "--state", "h"], 2, "expected NAME=VALUE, got 'h'"),
+        (["x", "--fixed", "rate=fast"], 2, "expected NAME=NUMBER, got 'rate=fast'"),
+        (["x", "--share", "x/1=all"], 2, "expected NAME=NUMBER, got 'x/1=all'"),
+        (["tests.serve.programs:twice", "--share", "twice/2=1"], 1, "shares: there is no version 'twice/2'"),
         (["tests.serve.programs:twice", "--state", "h=hn"], 1, "state: no model has an input 'h'"),
         (["x"], 1, "x: expected a file .onnx or .af, or module:attribute"),
         (["tests.serve.programs:slow", "--host", "0.0.0.0"], 2, "which others can reach, needs a token"),
@@ -142,9 +144,12 @@ def test_states_and_fixed_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
     monkeypatch.setattr("actorflow.cli.serve.serve", lambda options: given.append(options.app) or 0)
     pairs = ["--state", "h0=hn", "--state", "c0=cn", "--fixed", "rate=16000", "--fixed", "scale=-0.5"]
+    pairs += ["--share", "x/1=9", "--share", "x/2=1", "--feedback", "n=next", "--until", "done", "--limit", "5"]
     assert main(["serve", "x", *pairs]) == 0
     assert given[0]["state"] == {"h0": "hn", "c0": "cn"}
     assert given[0]["fixed"] == {"rate": 16000, "scale": -0.5}
+    assert given[0]["shares"] == {"x/1": 9, "x/2": 1}
+    assert [given[0][name] for name in ("feedback", "until", "limit")] == [{"n": "next"}, "done", 5]
 
 
 class Process:

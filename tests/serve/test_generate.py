@@ -9,8 +9,8 @@ import pytest
 from aiohttp import ClientSession
 
 import actorflow as af
-from actorflow.serve import Limits, create_app
-from tests.serve.serving import Gate, serve, ten_times, until
+from actorflow.serve import Limits, app, create_app
+from tests.serve.serving import Client, Gate, serve, ten_times, until
 from tests.serve.test_clients import program
 from tests.serve.test_sequences import sums
 
@@ -132,6 +132,29 @@ async def test_a_client_that_hangs_up_frees_its_slot_one_step_later_at_most() ->
         gate.open.set()
         assert (await ask(served, "count/generate", {"n": 1, "by": 1}))[0] == 200
         await until(lambda: served.service.in_flight == 0)
+
+
+async def test_a_client_that_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the end of its time is told to it, which it does not read either."""
+    graph = af.Graph("long")
+    n = graph.blob("n", ("batch",), "int64")
+    following = n + 1
+    texts = af.ops.tile(af.ops.reshape(af.ops.cast(following, "float32"), (-1, 1)), (1, 1 << 16))
+    model = af.Model(graph, {"n": n}, {"next": following, "long": texts})
+    given: dict[str, Any] = {"feedback": {"n": "next"}, "limit": 10**6}
+    async with serve({"long": model, "count": counting()}, **given) as served:
+        hosted = next(iter(served.service.models))
+        assert hosted._batcher is not None
+        monkeypatch.setattr(app, "TAKING_TIMEOUT_S", 0.05)
+        client = await Client.open(served.port)
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        client.send("/v2/models/long/generate_stream", b'{"n": 0}')
+        await until(lambda: hosted._batcher.statistics().sessions == 1)
+        await until(lambda: hosted._batcher.statistics().sessions == 0 and served.service.in_flight == 0)
+        monkeypatch.undo()
+        assert hosted._batcher.statistics().steps < 100
+        assert (await ask(served, "long/generate", {"n": 0, "limit": 1}))[0] == 200
+        await client.hang_up()
 
 
 async def test_curl_shows_events_as_they_come() -> None:

@@ -74,6 +74,48 @@ async def test_models_are_loaded_anew_and_unloaded() -> None:
         assert refused.error.startswith("expected no parameters")
 
 
+async def test_versions_share_requests() -> None:
+    models = {"net": {"1": opens(), "2": opens(100), "3": opens(5)}, "given": ten_times()}
+    async with serve(models, shares={"net/1": 3, "net/2": 1}) as served:
+        assert [await first(served) for _ in range(8)] == [1, 1, 1, 100] * 2
+        assert [await first(served, f"/v2/models/net/versions/{each}/infer") for each in "123"] == [1, 100, 5]
+        assert await first(served) == 1  # those that name a version are not counted
+        assert await first(served, "/v2/models/given/infer") == 10
+        assert [sum(each.answers.values()) for each in served.service.models] == [8, 3, 1, 1]
+        assert (await served.get("/v2/models/net")).status == 200
+    for shares, why in (
+        ({"net/4": 1}, "shares: there is no version 'net/4'; did you mean 'net/"),
+        ({"net/1": 0}, "shares: net/1 must be"),
+        ({"net/1": 1, "net/other": 1}, "net/1 and net/other have different inputs or outputs"),
+    ):
+        with pytest.raises(af.GraphError, match=why):
+            af.serve.create_app({"net": {"1": opens(), "other": sums()}}, shares=shares)
+
+
+async def test_sequences_stay_with_the_version_that_they_began_on() -> None:
+    gate = Gate()
+    gate.open.set()
+    versions = {"1": sums(gate), "2": sums(gate, init=200)}
+    async with serve({"sums": versions}, shares={"sums/1": 1, "sums/2": 1}) as served:
+        one, two = served.service.models
+        steps = [step(1, 5, start=True), step(1, 6, start=True), step(1, 5), step(1, 5), step(1, 6), step(1, 6)]
+        assert await answers(served, "sums", *steps) == [101, 201, 102, 103, 202, 203]
+        assert [(await served.infer("sums", step(1, n))).json["model_version"] for n in (5, 5, 6, 6)] == list("1122")
+        (other,) = await answers(served, "sums/versions/2", step(1, 5))
+        assert "there is no sequence 5" in other[1]
+        # Begun anew, on whichever has its turn, it is on that alone.
+        assert await answers(served, "sums", *[step(1, 5, start=True)] * 2, *[step(1, 5)] * 2) == [101, 201, 202, 203]
+        assert (one.sessions, two.sessions) == (0, 2)
+        gate.open.clear()
+        client = await Client.open(served.port)
+        client.send("/v2/models/sums/infer", json.dumps(step(1, 5)).encode())  # by its share, one of version 1
+        await until(lambda: gate.inside == 1)
+        assert (one.in_flight, two.in_flight) == (1, 0)
+        assert await change(served, "sums", "unload") == 200
+        gate.open.set()
+        assert (await client.answer()).output("y").item() == 204
+
+
 async def test_the_repository_is_behind_the_token() -> None:
     async with serve({"net": opens()}, token="secret") as served:
         for path in ("index", "models/net/load", "models/net/unload"):

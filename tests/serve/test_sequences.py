@@ -15,10 +15,10 @@ from tests.serve.serving import Client, Gate, serve, ten_times, tensor, until
 from tests.serve.test_clients import program
 
 
-def sums(gate: Any = None) -> af.Model:
+def sums(gate: Any = None, init: float = 100) -> af.Model:
     """Sums of what a sequence has sent, which its graph keeps."""
     graph = af.Graph("sums")
-    x, total = graph.blob("x", ("batch", 1)), graph.state("total", ("batch", 1), init=100)
+    x, total = graph.blob("x", ("batch", 1)), graph.state("total", ("batch", 1), init=init)
     y = total + (x if gate is None else graph.function("gate", gate, x.spec)(x))
     total.assign(y)
     return af.Model(graph, {"x": x}, {"y": y})
