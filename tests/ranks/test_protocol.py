@@ -102,7 +102,7 @@ async def test_edges_of_more_programs_than_there_are_tags_for_take_turns() -> No
         found = await ranks.all(lambda graph, _, fetch=fetch: graph.run(feed, fetch=fetch))
         assert sum(map(len, found)) == 1
     for error in await ranks.all(lambda graph, _: graph.run(feed)):
-        with pytest.raises(af.GraphError, match="more edges between two ranks than .* can number"):
+        with pytest.raises(af.GraphError, match=r"more edges between two ranks than .* can number"):
             raise error
     await ranks.aclose()
 
@@ -119,9 +119,7 @@ async def test_frames_wait_where_so_many_are_in_flight(monkeypatch: pytest.Monke
         return x
 
     ranks = Ranks(with_function(held))
-    runs = [
-        asyncio.ensure_future(ranks.all(lambda graph, _, n=n: graph.run({"x": float(n)}))) for n in range(5)
-    ]
+    runs = [asyncio.ensure_future(ranks.all(lambda graph, _, n=n: graph.run({"x": float(n)}))) for n in range(5)]
     await settle()
     may_end.set()
     for n, (first, second) in enumerate(await asyncio.gather(*runs)):
