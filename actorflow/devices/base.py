@@ -153,6 +153,27 @@ class Lane(ABC):
         """This is the child of a fork, and the lane the parent's: it is closed here, with the work submitted to it."""
 
 
+class IdleLane(Lane):
+    """A lane that is given no work: of messages, or of what the thread computes that asks for it."""
+
+    def submit(
+        self, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None], urgent: bool
+    ) -> Fence:
+        raise DeviceError(f"lane {self.name!r} takes no work")
+
+    def wait(self, fence: Fence) -> bool:
+        return False
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def join(self) -> None:
+        pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceOptions:
     """Options of one device in a graph; a kind of device may have more (such as `SimOptions`).

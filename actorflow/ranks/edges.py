@@ -19,9 +19,9 @@ import numpy.typing as npt
 from actorflow.actors.frame import Frame
 from actorflow.actors.op import OpActor, Wiring
 from actorflow.core import clock_ns, release
-from actorflow.devices.base import Fence, Lane
+from actorflow.devices.base import Fence, IdleLane, Lane
 from actorflow.devices.memory import Bucket
-from actorflow.errors import DeviceError, GraphError, TransportError
+from actorflow.errors import GraphError, TransportError
 from actorflow.ops.collective import AllReduce
 from actorflow.plan.ranks import Identity
 from actorflow.ranks.collectives import Run
@@ -113,25 +113,8 @@ class Exchange:
         self.peers.collectives.ready(serial, operation, run)
 
 
-class ChannelLane(Lane):
+class ChannelLane(IdleLane):
     """Messages to or from one rank. They overlap, so that nothing follows from their order."""
-
-    def submit(
-        self, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None], urgent: bool
-    ) -> Fence:
-        raise DeviceError(f"lane {self.name!r} carries messages alone")
-
-    def wait(self, fence: Fence) -> bool:
-        return False
-
-    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Nothing to do: messages end on the loop."""
-
-    def close(self) -> None:
-        """Nothing to do: the transport ends."""
-
-    def join(self) -> None:
-        """Nothing to wait for."""
 
 
 class _MessageFence(Fence):
@@ -200,9 +183,6 @@ class ChannelActor(OpActor):
         self.start(frame, fence)
         self._tell(frame, fence)
         return clock_ns()
-
-    def compute(self, frame: Frame) -> None:
-        raise GraphError(f"{self.what} is not a computation")
 
     def replay(self, inputs: list[Any], number: int) -> Any:
         raise GraphError(f"{self.what} cannot be replayed")

@@ -11,6 +11,7 @@ import base64
 import copy
 import logging
 import sys
+from asyncio import FIRST_COMPLETED
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any
@@ -117,7 +118,8 @@ class Peers(Recipient):
             exchange.agree(self._tags[exchange.identity.digest])
         if exchange.agreed:
             self._last = exchange
-        return exchange.agreed and self._settled is None and not self._hub.lost and self._parted is None
+        is_at_rest = self._settled is None and not self._hub.lost and self._parted is None
+        return exchange.agreed and is_at_rest and len(self._frames) < WINDOW
 
     def prepare(self, exchange: Exchange) -> Awaitable[None] | None:
         """Return what must be awaited before a frame of a program may start, if anything."""
@@ -140,6 +142,8 @@ class Peers(Recipient):
             raise copy.copy(self._parted)
         while self._settled is not None:
             await asyncio.shield(self._settled)
+        while len(self._frames) >= WINDOW:
+            await asyncio.wait([frame.ended for frame, _ in self._frames.values()], return_when=FIRST_COMPLETED)
 
     async def agree_on_lengths(self, axes: OpenAxes, feeds: Any) -> Lengths:
         """The lengths of a frame's open axes: each rank tells all others those of the sources that it has.
@@ -307,8 +311,6 @@ class Peers(Recipient):
 
     def enter(self, frame: Frame, identity: Identity) -> None:
         """A frame of a program starts here."""
-        if len(self._frames) >= WINDOW:
-            raise GraphError(f"graph {self._name!r}: more than {WINDOW} frames in flight between ranks")
         done = self._done
         frame.serial = serial = done.frames
         done.running.add(serial)

@@ -313,9 +313,6 @@ class BodyActor(OpActor):
     def to_graph(self, inputs: Sequence[Any], number: int) -> Graph:
         raise GraphError(f"op {self.node.name!r} computes parts of the graph: it is no graph alone")
 
-    def compute(self, frame: Frame) -> None:
-        raise AssertionError("its bodies are computed, it has nothing to compute itself")
-
 
 def number_of(parent: Frame, part: Part, calls: int) -> int:
     """Number of an inner frame, before which there were so many calls of bodies."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -13,7 +12,7 @@ from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame, FrameStart
 from actorflow.actors.op import OpActor
 from actorflow.core import FOREVER_NS, FrameState, Ready
-from actorflow.devices.base import Fence, Lane
+from actorflow.devices.base import IdleLane, Lane
 from actorflow.devices.cpu import CPU
 from actorflow.devices.memory import POOLED_BYTES, Bucket
 from actorflow.graph.graph import Graph
@@ -112,30 +111,6 @@ class CallersProgram:
         return found
 
 
-class _CallersLane(Lane):
-    """The thread that asks, as a lane: nothing is handed over to it, as all is called there anyway."""
-
-    def submit(
-        self, work: Callable[[Any], None], argument: Any, passed: Callable[[Fence], None], urgent: bool
-    ) -> Fence:
-        raise NotImplementedError
-
-    def wait(self, fence: Fence) -> bool:
-        return True
-
-    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """No loop is told of anything."""
-
-    def close(self) -> None:
-        """There is nothing to end."""
-
-    def join(self) -> None:
-        """There is nothing to wait for."""
-
-    def forget_parent(self) -> None:
-        """There is nothing of the parent's."""
-
-
 class _CallersDevice(CPU):
     """The host, where the thread that asks computes all by itself; one for all programs.
 
@@ -149,7 +124,7 @@ class _CallersDevice(CPU):
         self.memory.clock = lambda: (self.runs + 1, self.runs)
 
     def _make_lane(self, name: str) -> Lane:
-        return _CallersLane(name)
+        return IdleLane(name)
 
 
 @cache

@@ -128,8 +128,6 @@ class Engine:
         make_dispatcher: Callable[[asyncio.AbstractEventLoop], Dispatcher] = Dispatcher,
         shared_device: Callable[[Place], Device] | None = None,
     ) -> None:
-        if graph._engine is not None:
-            raise GraphError(f"graph {graph.name!r} has an engine already")
         self.graph = graph
         self.resources = resources = Resources(graph, make_dispatcher, shared_device)
         self.queue = resources.queue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import count
 from typing import Any, Protocol, cast
 
@@ -228,6 +228,3 @@ class End(asyncio.Transport):
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         self.protocol = protocol
-
-    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview[Any]]) -> None:
-        self.write(b"".join(list_of_data))

@@ -338,8 +338,11 @@ class TestFailures:
         async with af.Graph("g") as graph:
             x = graph.blob("x", [], "int64")
             af.switch(x, [lambda: af.ops.negative(x), lambda: x])
-            with pytest.raises(af.OpError, match="the index is 2, and there are 2 branches"):
+            with pytest.raises(af.OpError, match="the index is 2, and there are 2 branches") as caught:
                 await graph.run({x: 2})
+            for alone in caught.value.replay, caught.value.to_graph:
+                with pytest.raises(af.GraphError, match="computes parts of the graph"):
+                    alone()
 
     async def test_what_is_not_finite_is_found_inside(self) -> None:
         async with af.Graph("g", check_finite=True) as graph:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 from actorflow import ops
-from actorflow.ranks.hub import gather, hub_of
+from actorflow.ranks.hub import Announcements, gather, hub_of
 from actorflow.testing import virtual_time_loop
 from actorflow.transport.local import LocalWorld
 from tests.ranks.conftest import Ranks
@@ -193,6 +193,22 @@ async def test_what_all_ranks_must_say_fails_without_one() -> None:
     assert not hub_of(first).awaited()
     with pytest.raises(af.PeerFailedError, match="rank 2 has left"):
         await gather(first, "steps", 0)
+    world.close()
+
+
+async def test_what_all_ranks_must_say_fails_once_one_is_lost() -> None:
+    world = LocalWorld(2)
+    first, second = world.transports
+    announced, call = Announcements(first, "steps"), asyncio.create_task(gather(first, "steps", 0))
+    second.bind(asyncio.get_running_loop())
+    while not hub_of(first).awaited():
+        await asyncio.sleep(0)
+    world.kill(1)
+    for waiting in call, gather(first, "steps", 0):
+        with pytest.raises(af.PeerLostError, match="rank 1 is lost"):
+            await waiting
+    announced.say(7)  # to nobody
+    assert not hub_of(first).awaited()
     world.close()
 
 

@@ -87,6 +87,47 @@ async def test_the_order_of_building_does_not_matter() -> None:
     await ranks.aclose()
 
 
+async def test_edges_of_more_programs_than_there_are_tags_for_take_turns() -> None:
+    def build(graph: af.Graph) -> None:
+        there_and_back(graph)
+        with graph.at("0/cpu"):
+            d = ops.scale(graph["x"], 3.0, name="d")
+        with graph.at("1/cpu"):
+            ops.scale(d, 1.0, name="e")
+
+    ranks, feed = Ranks(build), {"x": np.ones(4, np.float32)}
+    for transport in ranks.local.transports:
+        transport.max_tag = 1500  # one program of one edge each way has 1024
+    for fetch in ("c/out", "e/out"):
+        found = await ranks.all(lambda graph, _, fetch=fetch: graph.run(feed, fetch=fetch))
+        assert sum(map(len, found)) == 1
+    for error in await ranks.all(lambda graph, _: graph.run(feed)):
+        with pytest.raises(af.GraphError, match=r"more edges between two ranks than .* can number"):
+            raise error
+    await ranks.aclose()
+
+
+async def test_frames_wait_where_so_many_are_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages of one edge are told apart modulo so many: a frame more would take those of the oldest one."""
+    for module in "peers", "edges":
+        monkeypatch.setattr(f"actorflow.ranks.{module}.WINDOW", 2)
+    may_end, most = asyncio.Event(), [0]
+
+    async def held(x: float) -> float:
+        most[0] = max(most[0], len(ranks.graphs[1].engine.running))
+        await may_end.wait()
+        return x
+
+    ranks = Ranks(with_function(held))
+    runs = [asyncio.ensure_future(ranks.all(lambda graph, _, n=n: graph.run({"x": float(n)}))) for n in range(5)]
+    await settle()
+    may_end.set()
+    for n, (first, second) in enumerate(await asyncio.gather(*runs)):
+        assert (first["z/out"], len(second)) == (2 * n, 0)
+    assert most == [2]
+    await ranks.aclose()
+
+
 async def test_waiting_for_a_rank_that_does_not_run_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -298,8 +298,10 @@ def test_wrong_options() -> None:
         ({"max_wait": float("nan")}, "max_wait must be a time"),
         ({"buckets": (8, 1)}, "buckets must be positive and ascending"),
         ({"buckets": (1, 8)}, "the last bucket must take max_rows=32 rows"),
+        ({"buckets": 8}, "buckets must be a list, got 8"),
+        ({"key": 8}, "key must be a function, got 8"),
     ]:
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises((ValueError, TypeError), match=said):
             graph.batched(**options)
     with pytest.raises(af.GraphError, match="sub-graph"):
         graph.subgraph("part").batched()

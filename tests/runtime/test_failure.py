@@ -233,12 +233,15 @@ class TestTimeouts:
 
         graph = af.Graph("timeout")
         y = graph.function("forever", forever, SPEC)()
-        graph.function("after", lambda a: a, SPEC)(y)
+        for name in ["after", *map(str, range(11))]:
+            graph.function(name, lambda a: a, SPEC)(y)
         async with graph:
+            await graph.warm_up()
             with pytest.raises(af.RunTimeoutError) as caught:
                 await graph.run(timeout=0.005)
             assert graph.engine.frames.failed == 1
         message = str(caught.value)
+        assert "and 2 more ops wait" in message
         assert "frame 0 timed out after 0.005 s; running: 'forever'" in message
         assert "op 'after' waits for 1 of 1 inputs: op 'forever'" in message
         assert isinstance(caught.value, TimeoutError)

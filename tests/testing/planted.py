@@ -89,6 +89,18 @@ FAULTS = [
     Planted("pipelines", "pipeline.calls.call:CallActor.step", "inbox.source.wake()", "pass"),
     Planted("pipelines", "pipeline.calls.call:CallActor._begin", "self.finish(self._stage_error(", "str(("),
     Planted("pipelines", "pipeline.stages.stage:StageActor.finish", "self.out.owner.wake()", "pass"),
+    Planted("merges", "pipeline.stages.join:_MergeByTimeActor.next_item",
+            "not self.has_ended(inbox) or self.is_over", "self.is_over"),
+    Planted("merges", "pipeline.stages.passing:_NewestActor.step", "waiting.clear()", "pass"),
+    # Runs that go on without what has failed.
+    Planted("parts", "actors.frame:Frame.go_on_without", "self.announce(actor.followers, None)", "pass"),
+    Planted("parts", "actors.frame:Frame.go_on_without", "self.budget.ended(self, actor)", "pass"),
+    # New weights, and gradients.
+    Planted("swaps", "runtime.engine:Engine.swap",
+            "resources.swap(variable, value)",
+            "resources.swap(variable, value)\n            await asyncio.sleep(1e-3)"),
+    Planted("gradients", "runtime.bodies:BodyActor._conclude_call",
+            "frame.ready.append((_Settled(self), frame))", "pass"),
     # Ranks.
     Planted("ranks", f"{_WORLD}.tell_others", "self.tell(transport.rank, error)", "pass"),
     Planted("ranks", f"{_WORLD}.thaw", "stream.added()", "pass"),
@@ -112,6 +124,7 @@ FAULTS = [
     # Servers.
     Planted("serving", "serve.account:Share.__exit__", "self.keep(0)", "pass"),
     Planted("serving", "serve.app:Service._counted", "self.in_flight -= 1", "pass"),
+    Planted("sequences", "serve.models:Hosted._step", "known[sequence.id] = session", "known[0] = session"),
 ]  # fmt: skip
 
 

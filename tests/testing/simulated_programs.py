@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -192,6 +192,45 @@ async def pipelines() -> object:
     return found
 
 
+async def merges() -> object:
+    """Items of two pipelines come in the order of their times; who is slow gets the newest, and the others count."""
+
+    async def wait(number: int) -> int:
+        await asyncio.sleep(number % 3 * 0.001)
+        return number
+
+    def merged() -> Any:
+        odd = af.pipeline.source(range(1, 24, 2)).map(wait, concurrency=2)
+        even = af.pipeline.source(range(0, 24, 2)).map(lambda n: n)
+        return af.pipeline.merge(odd, even, time=lambda n: n)
+
+    async def all_items() -> list[int]:
+        found: list[int] = []
+        try:
+            async with merged() as loader:
+                async for number in loader:
+                    found.append(number)
+            assert len(found) == 24
+        finally:
+            assert found == [*range(len(found))], found
+        return found
+
+    async def newest_items() -> list[int]:
+        found: list[int] = []
+        async with merged().newest() as loader:
+            try:
+                async for number in loader:
+                    found.append(number)
+                    await asyncio.sleep(0.002)
+                assert found[-1] == 23
+                assert len(found) + loader.stats()["newest"].skipped == 24
+            finally:
+                assert found == sorted(set(found)), found
+        return found
+
+    return [type(each).__name__ for each in await settled(all_items(), newest_items())]
+
+
 async def ranks() -> object:
     """Two ranks add up what each is fed."""
     world = af.world()
@@ -309,6 +348,46 @@ async def iterations() -> object:
         return [type(each).__name__ for each in found]
 
 
+async def swaps() -> object:
+    """Callers iterate while weights are exchanged: a step has one version of both, which is no older than the last."""
+    graph = af.Graph("swaps")
+    n, weights = graph.blob("n", ["row"], "int64"), [graph.variable(name, [], "int64", init=0) for name in ("v", "w")]
+    later = graph.function("later", _later, n.spec)(n)
+    following, read = later + 1, af.ops.stack([weights[0] + 0 * n, weights[1] + 0 * later], 1)
+    model, begun, done = af.Model.of(graph, fetch=[following, read]), 0, 0
+
+    async def swap() -> None:
+        nonlocal begun, done
+        for begun in range(1, 5):
+            await asyncio.sleep(0.004)
+            await model.swap({each.name: np.int64(begun) for each in weights})
+            done = begun
+
+    async with graph, model.batched(max_rows=3, max_wait=0.001, max_sessions=3) as batcher:
+
+        async def caller(number: int) -> int:
+            async with batcher.session(timeout=None) as session:
+                steps: Any = session.iterate({n: [number]}, feedback={n: following}, limit=2 + number)
+                known, step = done, 0
+                try:
+                    async for result in steps:
+                        step += 1
+                        assert result[following] == [number + step]
+                        ((version, other),) = result[read].tolist()
+                        assert known <= version == other <= begun, (known, version, other, begun)
+                        known = version
+                        await asyncio.sleep(number % 3 * 0.002)  # steps are computed meanwhile
+                finally:
+                    await steps.aclose()
+                assert step == 2 + number
+                return number
+
+        found = await settled(swap(), *map(caller, range(6)))
+        assert done <= int(weights[0].value) == int(weights[1].value) <= begun
+        assert batcher.statistics().waiting_rows == 0
+        return [type(each).__name__ for each in found]
+
+
 async def emissions() -> object:
     """Items of an op that emits are computed two at a time, and collected in order."""
     async with af.Graph("emissions") as graph:
@@ -352,6 +431,137 @@ async def calls() -> object:
         return [type(each).__name__ for each in found]
 
 
+async def gradients() -> object:
+    """Gradients through another graph, a loop and a branch are those at the weight, which each frame changes once."""
+    inner, outer = af.Graph("inner"), af.Graph("outer")
+    a = inner.blob("a", [3], "float64")
+    af.ops.square(a)
+    x, w = outer.blob("x", [3], "float64"), outer.variable("w", [], "float64", init=1)
+    h = outer.call(inner, {a: x * w}, concurrency=2, retries=1)
+    y = af.ops.sum(af.while_loop(lambda y: af.ops.max(y) < 50.0, lambda y: y * 2.0, h, limit=9))
+    z = af.cond(y > 200.0, lambda y: y * 3.0, lambda y: y * 1.0, y)
+    dx, dw = af.gradient(z, [x, w])
+    [w, dw] >> outer.function("add one", lambda w, dw: w + np.sign(dw)) >> [w]
+    async with inner, outer:
+
+        async def one(number: int) -> float:
+            fed = np.arange(number, number + 3.0)
+            result = await outer.run({x: fed}, fetch=[z, dx, dw, "add one"], atomic=True)
+            weight = 2 * result[z] / result[dw]
+            values = (fed * weight) ** 2
+            while values.max() < 50:
+                values *= 2
+            expected = values.sum() * (3 if values.sum() > 200 else 1)
+            np.testing.assert_allclose(result[z], expected)
+            np.testing.assert_allclose(result[dx], 2 * expected * fed / (fed**2).sum())
+            return round(float(weight), 9)
+
+        found = await settled(*map(one, range(1, 6)))
+        seen = [each for each in found if isinstance(each, float)]
+        assert set(seen) <= {1.0, 2.0, 3.0, 4.0, 5.0}
+        assert len(set(seen)) == len(seen) < w.value <= 6, (found, w.value)
+        return [type(each).__name__ for each in found]
+
+
+async def parts() -> object:
+    """Runs go on without what has failed: the rest is right, and what depends on a failure has its error."""
+
+    async def left(a: np.ndarray) -> np.ndarray:
+        await asyncio.sleep(0.002)
+        if a[0] == 2:
+            raise ValueError("this one fails")
+        return a.copy()
+
+    async with af.Graph("parts", memory_budget=40_000) as graph:
+        x = graph.blob("x", [1000])
+        first = af.ops.exp(graph.function("left", left, x.spec, retries=1)(x))
+        second = graph.function("right", lambda a: a * 2, x.spec)(x + 1)
+        wanted = {first: (), second: (), first + second: (first, second)}
+
+        async def one(number: int) -> int:
+            result = await graph.run({x: np.full(1000, number, np.float32)}, fetch=[*wanted], partial=True)
+            values = np.exp(number), 2 * (number + 1), np.exp(number) + 2 * (number + 1)
+            for (blob, needs), value in zip(wanted.items(), values, strict=True):
+                assert (blob in result) != (blob.name in result.errors)
+                if blob in result:
+                    np.testing.assert_allclose(result[blob], np.full(1000, value), rtol=1e-6)
+                    assert all(each in result for each in needs)
+                else:
+                    error = result.errors[blob.name]
+                    assert is_expected(error) or (number == 2 and error.op_name == "left"), error
+            assert number != 2 or first not in result
+            return number
+
+        return [type(each).__name__ for each in await settled(*map(one, range(5)))]
+
+
+def asked(model: str, port: int, data: Sequence[float], **parameters: Any) -> bytes:
+    """A request for a row, as it is sent."""
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1, len(data)], "data": data}
+    body = json.dumps({"inputs": [tensor], "parameters": parameters})
+    headers = f"Host: 127.0.0.1:{port}\r\nContent-Length: {len(body)}"
+    return f"POST /v2/models/{model}/infer HTTP/1.1\r\n{headers}\r\n\r\n{body}".encode()
+
+
+async def answered(reader: asyncio.StreamReader) -> list[float]:
+    """The only output of the answer to a request."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    status, length = int(head.split()[1]), int(re.findall(r"Content-Length: (\d+)", head)[0])
+    answer = json.loads(await reader.readexactly(length))
+    if status != 200:
+        raise NotServedError(status, answer)
+    (output,) = answer["outputs"]
+    return output["data"]
+
+
+async def sequences() -> object:
+    """Clients send steps of sequences, and hang up: a step with an answer counts once, one without once or never."""
+    graph = af.Graph("sums")
+    x, total = graph.blob("x", ["batch", 1]), graph.state("total", ["batch", 1])
+    y = total + graph.function("later", _later, x.spec)(x)
+    total.assign(y)
+    limits = af.serve.Limits(timeout_s=5, warm_up_s=0, sequences=3)
+    app = af.serve.create_app({"sums": graph}, limits=limits)
+    async with graph, af.serve.Server(app, port=0) as server:
+
+        async def client(number: int) -> int:
+            surely = perhaps = 0  # steps that count, as bits
+            for step in range(5):
+                flags = {"sequence_start": not surely | perhaps, "sequence_end": step == 4}
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                try:
+                    writer.write(asked("sums", server.port, [1 << step], sequence_id=number + 1, **flags))
+                    perhaps |= 1 << step
+                    if (number + step) % 4 == 1:
+                        await asyncio.sleep(number * 0.002)
+                        raise ConnectionAbortedError
+                    found = int((await answered(reader))[0])
+                    assert surely == found & surely, (found, surely)
+                    assert found == found & perhaps >= 1 << step, (found, perhaps)
+                    surely = perhaps = found
+                except NotServedError as error:
+                    status, answer = error.args
+                    if status == 400 and "there is no sequence" in answer["error"]:
+                        assert not surely, "a sequence is lost"
+                        perhaps = 0
+                    elif status != 503 and not faulty.get():
+                        raise
+                    perhaps &= ~(1 << step)
+                except (ConnectionError, asyncio.IncompleteReadError) as error:
+                    if not faulty.get() and not isinstance(error, ConnectionAbortedError):
+                        raise
+                    writer.close()
+                    await asyncio.sleep(20)  # the server has done it by then, or never will
+                finally:
+                    writer.close()
+            return number
+
+        found = await settled(*map(client, range(4)))
+        assert await server.drain(20) == 0
+        assert app[SERVICE]._account.held_bytes == 0
+        return [type(each).__name__ for each in found]
+
+
 async def serving() -> object:
     """Clients ask a server of models: one sends half and hangs up, one is slow, one asks twice at once."""
     graph = af.Graph("serving")
@@ -363,10 +573,7 @@ async def serving() -> object:
 
         async def client(number: int) -> int:
             data = [number / 4, number / 8]
-            tensor = {"name": "x", "datatype": "FP32", "shape": [1, 2], "data": data}
-            body = json.dumps({"inputs": [tensor]})
-            headers = f"Host: 127.0.0.1:{server.port}\r\nContent-Length: {len(body)}"
-            sent = f"POST /v2/models/m/infer HTTP/1.1\r\n{headers}\r\n\r\n{body}".encode()
+            sent = asked("m", server.port, data)
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             try:
                 if number % 4 == 1:
@@ -378,13 +585,7 @@ async def serving() -> object:
                     writer.write(part)
                     await asyncio.sleep(0.5)
                 for _ in range(count):
-                    head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                    status, length = int(head.split()[1]), int(re.findall(r"Content-Length: (\d+)", head)[0])
-                    answer = json.loads(await reader.readexactly(length))
-                    if status != 200:
-                        raise NotServedError(status, answer)
-                    (output,) = answer["outputs"]
-                    np.testing.assert_allclose(output["data"], [np.exp(data).sum()], rtol=1e-6)
+                    np.testing.assert_allclose(await answered(reader), [np.exp(data).sum()], rtol=1e-6)
             finally:
                 writer.close()
             return number
@@ -511,14 +712,15 @@ class Kind:
 KINDS: dict[str, Kind] = {
     each.__name__: Kind(each)
     for each in (
-        runs, variables, batches, sessions, iterations, streams, emissions, calls, budgets, loops, accelerators,
-        pipelines, arrays,
+        runs, variables, batches, sessions, iterations, swaps, streams, emissions, calls, gradients, parts, budgets,
+        loops, accelerators, pipelines, merges, arrays,
     )
 } | {
     "ranks": Kind(ranks, replace(FAULTS, cancels=0.0, stops=0.2, freezes=0.2, late=0.05, cuts=0.2), 2),
     "checkpoints": Kind(checkpoints, Faults(slow=0.1, fails=0.02, full=0.03, power=0.05)),
     "lying_disks": Kind(lying_disks, Faults(lies=0.3, power=0.1)),
     "serving": Kind(serving, replace(FAULTS, late=0.02, hangs_up=0.1)),
+    "sequences": Kind(sequences, replace(FAULTS, late=0.02, hangs_up=0.1)),
 }  # fmt: skip
 
 

@@ -19,29 +19,59 @@ from actorflow.testing import Faults, InjectedError, SimulationError, shrink, si
 from tests.support.effort import FULL
 from tests.testing.simulated_programs import KINDS, Program, outcome
 
-SEEDS = 20_000 if FULL else 12  # of each kind: 204 together, in 5 s of a core
+SEEDS = 20_000 if FULL else 12  # of each kind: 264 together, in 9 s of a core
 #: Seeds that have found something, which was mended.
 FOUND = {"variables": [5_001_323]}
 PACKAGE = Path(af.__file__).parent
-#: Modules that read another clock than the core's, or start threads, and why a simulation does without.
-FREE = {
-    "core/": "has the clock",
-    "threads.py": "starts the threads, and none in a simulation",
-    "cli/": "is a program of its own",
-    "web/": "shows a graph as it runs, by the time of day",
-    "serve/": "measures how long requests take, for the statistics alone",
-    "transport/mpi/": "connects processes",
-    "pipeline/processes/": "is about processes",
-    "pipeline/calls/options.py": "says at what time of day an item was skipped",
-    "nn/progress.py": "refreshes a terminal",
-    "trace/": "tells the time of day of its clock's zero",
-    "devices/team.py": "shares cores, of which a simulation uses one",
-    "ops/cpu/blocks.py": "measures its own parts, for the statistics alone",
-    "runtime/batched.py": "measures how long requests take, for the statistics alone",
-    "runtime/rows.py": "says when a frame started, for the statistics alone",
-    "runtime/sessions.py": "measures how long steps take, for the statistics alone",
-    "runtime/resources.py": "says at what time of day something failed",
-    "runtime/pause.py": "says at what time of day a graph was paused",
+#: What a seed names, how code reaches it, and the modules that do so by themselves, with why a simulation does without.
+PLACES: dict[str, tuple[str, dict[str, str]]] = {
+    "time and threads": (
+        r"^from time import|\btime\.\w+\(|\bthreading\.(Thread|Timer)\(|ThreadPoolExecutor|start_new_thread"
+        r"|multiprocessing|datetime",
+        {
+            "core/": "has the clock",
+            "threads.py": "starts the threads, and none in a simulation",
+            "cli/": "is a program of its own",
+            "web/": "shows a graph as it runs, by the time of day",
+            "serve/": "measures how long requests take, for the statistics alone",
+            "transport/mpi/": "connects processes",
+            "pipeline/processes/": "is about processes",
+            "pipeline/calls/options.py": "says at what time of day an item was skipped",
+            "nn/progress.py": "refreshes a terminal",
+            "trace/": "tells the time of day of its clock's zero",
+            "devices/team.py": "shares cores, of which a simulation uses one",
+            "ops/cpu/blocks.py": "measures its own parts, for the statistics alone",
+            "runtime/batched.py": "measures how long requests take, for the statistics alone",
+            "runtime/sessions.py": "measures how long steps take, for the statistics alone",
+            "runtime/resources.py": "says at what time of day something failed",
+            "runtime/pause.py": "says at what time of day a graph was paused",
+            "testing/faults.py": "blocks the loop of a sequential graph for a time",
+            "testing/conformance/": "measures a transport",
+        },
+    ),
+    "files that are written": (
+        r"\b(write_bytes|write_text|mkdir|unlink|mkstemp|rmtree|copytree|TemporaryDirectory|NamedTemporaryFile)\("
+        r"|\bos\.(open|replace|rename|remove)\(|\bopen\([^)]*[\"'][wax]b?[\"']",
+        {
+            "checkpoint/": "asks the simulation before each step",
+            "testing/disk.py": "is the disk of the simulation",
+            "cli/": "is a program of its own",
+            "trace/recording.py": "writes one file at once, which nothing reads again",
+            "transport/mpi/": "connects processes",
+            "web/control.py": "makes a file for a page, and deletes it",
+        },
+    ),
+    "numbers that nothing seeds": (
+        r"\brandom\.(random|rand\w+|choice\w*|shuffle|sample|uniform|gauss)\(|default_rng\(\)|SeedSequence\(\w*\)|urandom"
+        r"|SystemRandom|\bsecrets\.|\buuid",
+        {
+            "array/namespace/creation.py": "draws its seeds from the simulation's",
+            "pipeline/processes/": "is about processes",
+            "ops/cpu/fills.py": "draws from the stream of a frame, which is called random",
+            "transport/mpi/": "connects processes",
+            "web/server.py": "makes a password",
+        },
+    ),
 }
 
 
@@ -156,6 +186,15 @@ def test_arrays_are_awaited() -> None:
             assert await waiting == 3
 
     simulate(program, seed=0)
+
+
+def test_random_arrays_follow_from_the_seed() -> None:
+    async def program() -> float:
+        with xp.session():
+            return float(await xp.sum(xp.randn(3)))
+
+    found = [simulate(program, seed=seed).value for seed in (0, 0, 1)]
+    assert found[0] == found[1] != found[2]
 
 
 class TestConnections:
@@ -323,11 +362,12 @@ def test_simulations_do_not_nest() -> None:
         simulate(outer, seed=0)
 
 
-def test_nothing_else_reads_the_clock_or_starts_threads() -> None:
+@pytest.mark.parametrize("what", PLACES)
+def test_all_that_a_seed_names_comes_from_few_places(what: str) -> None:
     """Else a seed would not name all that happens."""
-    clock, thread = r"^from time import|\btime\.(time|monotonic|perf_counter)", r"\bthreading\.(Thread|Timer)\("
-    read = re.compile(f"{clock}|{thread}", re.MULTILINE)
-    names = {str(path.relative_to(PACKAGE)): path.read_text() for path in PACKAGE.rglob("*.py")}
-    found = {name for name, text in names.items() if read.search(text)}
-    assert {name for name in found if not name.startswith(tuple(FREE))} == set()
-    assert {free for free in FREE if not any(name.startswith(free) for name in found)} == set()
+    pattern, free = PLACES[what]
+    reached, example = re.compile(pattern, re.MULTILINE), re.compile(r"^ *(>>>|\.\.\. ).*$", re.MULTILINE)
+    texts = {path.relative_to(PACKAGE).as_posix(): example.sub("", path.read_text()) for path in PACKAGE.rglob("*.py")}
+    found = {name for name, text in texts.items() if reached.search(text)}
+    assert {name for name in found if not name.startswith(tuple(free))} == set()
+    assert {each for each in free if not any(name.startswith(each) for name in found)} == set()

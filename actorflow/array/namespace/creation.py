@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable, Sequence
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from actorflow.ops.shaping import broadcast_to, reshape
 from actorflow.place import Place
 from actorflow.runtime.quiet import quiet
 from actorflow.spec import TensorSpec
+from actorflow.threads import simulation
 
 if TYPE_CHECKING:
     from actorflow.array.array import Array
@@ -396,6 +398,8 @@ RANDB, _SEEDED_RANDB = Unseeded("randb", _bernoulli), Primitive("randb", _bernou
 
 def _key(seed: int | None) -> Value:
     """The key of a random stream: drawn when it is recorded, so that the order of computation does not matter."""
+    if seed is None and simulation.loop is not None:
+        seed = random.getrandbits(64)  # which follows from the seed of the simulation
     return np.random.SeedSequence(seed).generate_state(4, np.uint64)
 
 
