@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from actorflow.ranks.peers import Peers
 
 _RUNNING = int(NodeState.RUNNING)
-#: Frames of a graph that may be in flight at once; messages of one edge are told apart modulo this.
+#: Frames of a graph from the oldest in flight on that may have begun; messages of one edge are told apart modulo this.
 WINDOW = 1024
 
 

@@ -11,7 +11,6 @@ import base64
 import copy
 import logging
 import sys
-from asyncio import FIRST_COMPLETED
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any
@@ -119,7 +118,7 @@ class Peers(Recipient):
         if exchange.agreed:
             self._last = exchange
         is_at_rest = self._settled is None and not self._hub.lost and self._parted is None
-        return exchange.agreed and is_at_rest and len(self._frames) < WINDOW
+        return exchange.agreed and is_at_rest and self._full() is None
 
     def prepare(self, exchange: Exchange) -> Awaitable[None] | None:
         """Return what must be awaited before a frame of a program may start, if anything."""
@@ -142,8 +141,13 @@ class Peers(Recipient):
             raise copy.copy(self._parted)
         while self._settled is not None:
             await asyncio.shield(self._settled)
-        while len(self._frames) >= WINDOW:
-            await asyncio.wait([frame.ended for frame, _ in self._frames.values()], return_when=FIRST_COMPLETED)
+        while (oldest := self._full()) is not None:
+            await asyncio.wait([oldest.ended])
+
+    def _full(self) -> Frame | None:
+        """The oldest frame in flight, if the next one would take its messages: they are told apart modulo `WINDOW`."""
+        serial = next(iter(self._frames), self._done.frames)
+        return self._frames[serial][0] if self._done.frames - serial >= WINDOW else None
 
     async def agree_on_lengths(self, axes: OpenAxes, feeds: Any) -> Lengths:
         """The lengths of a frame's open axes: each rank tells all others those of the sources that it has.

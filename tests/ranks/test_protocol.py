@@ -128,6 +128,27 @@ async def test_frames_wait_where_so_many_are_in_flight(monkeypatch: pytest.Monke
     await ranks.aclose()
 
 
+async def test_frames_that_overtake_an_old_one_leave_it_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in "peers", "edges":
+        monkeypatch.setattr(f"actorflow.ranks.{module}.WINDOW", 3)
+    may_end, ended = asyncio.Event(), list[float]()
+
+    async def held(x: float) -> float:
+        if not x:
+            await may_end.wait()
+        ended.append(float(x))
+        return x
+
+    ranks = Ranks(with_function(held))
+    runs = [asyncio.ensure_future(ranks.all(lambda graph, _, n=n: graph.run({"x": float(n)}))) for n in range(8)]
+    await settle()
+    assert ended == [1, 2], "the fourth frame has the tags of the first"
+    may_end.set()
+    for n, (first, second) in enumerate(await asyncio.gather(*runs)):
+        assert (first["z/out"], len(second)) == (2 * n, 0)
+    await ranks.aclose()
+
+
 async def test_waiting_for_a_rank_that_does_not_run_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
