@@ -401,7 +401,6 @@ class Rows:
                 raise GraphError(f"op {op.what!r} of graph {self.name!r} cannot await a batched run of its own graph")
 
     def _note(self, value: Any, index: int, lengths: dict[str, int]) -> None:
-        """Take the lengths of open axes from a feed."""
         wanted: tuple[Any, ...] = self._specs[index].shape
         shape = shape_of(value, self._sources[index])
         if len(shape) != len(wanted):
@@ -564,7 +563,6 @@ class Rows:
 
 
 def _arrays(request: Request) -> list[Any]:
-    """The rows of a request, by source."""
     row = request.row
     return request.arrays if row is None else [array[row : row + 1] for array in request.arrays]
 
@@ -594,7 +592,6 @@ def _pairs(graph: Graph, given: Mapping[Any, Any]) -> dict[Blob, Blob]:
 
 
 def _blocks(name: str, cached: Sequence[Cached], axis: str) -> Blocks | None:
-    """The memory of the cache that some sources are of."""
     caches = [*dict.fromkeys([each.cache for each in cached])]
     if not caches:
         return None
@@ -630,7 +627,6 @@ def _fixed_feeds(graph: Graph, given: Mapping[Any, Any], fed: Sequence[Blob]) ->
 
 
 def _axis_of(name: str, sources: Sequence[Blob], wanted: str | None) -> str:
-    """The open axis that all sources begin with."""
     for blob in sources:
         if isinstance(blob, State):
             raise GraphError(f"state {blob.name!r} has no next value, {blob.name}.assign(y); created at {blob.site}")
