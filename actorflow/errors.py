@@ -746,15 +746,13 @@ def seconds(
     return real(name, value, 0.0, above=above, finite=finite, kind="a time in seconds", error=error)
 
 
-def time_limit(
-    name: str, value: object, *, positive: bool = False, error: Callable[[str], Exception] = GraphError
-) -> float | None:
+def time_limit(name: str, value: object, *, positive: bool = False) -> float | None:
     """A limit of time in seconds that a caller has given; None for none, and for one that no program comes to."""
     if value is None:
         return None
     if (type(value) is float or type(value) is int) and 0 < value < _FOREVER_S:  # as requests have them
         return value
-    limit_s = seconds(name, value, positive=positive, finite=False, error=error)
+    limit_s = seconds(name, value, positive=positive, finite=False)
     return None if limit_s > _FOREVER_S else limit_s
 
 

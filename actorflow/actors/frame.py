@@ -292,7 +292,6 @@ class Frame(core.Frame):
         self.wake()
 
     def _locate(self, error: OpError) -> None:
-        """Say in which frame an op has failed."""
         error.frame, error.updated = self.number, tuple(self.updated)
         error.add_note(f"in frame {self.number}")
         if self.lengths:

@@ -131,7 +131,6 @@ def _stuck(
 
 
 def _has_begun(frame: Frame, caller: OpActor) -> bool:
-    """Return whether a call of an async function is under way."""
     work = frame.outstanding.get(caller)
     return isinstance(work, Emitter) or (isinstance(work, Task) and not work.done())
 

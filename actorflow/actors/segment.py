@@ -149,7 +149,6 @@ class SegmentActor(_OnStream):
     # -- one call ------------------------------------------------------------------------------------------------------
 
     def _prepare(self, part: StreamKernelActor, frame: Frame, arrays: _Arrays) -> _Call:
-        """Take an op's buffers and give back its inputs, as if it had been launched."""
         self._at = part
         values = frame.values
         inputs = [*part.read(values)]

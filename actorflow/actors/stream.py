@@ -84,7 +84,6 @@ class _OnStream(OpActor):
         return False
 
     def _kernels(self) -> Iterator[StreamKernelActor]:
-        """The ops whose kernels a call launches, in order."""
         raise NotImplementedError
 
     def _launch_aside(self, frame: Frame, kernels: Iterator[StreamKernelActor]) -> None:
@@ -124,7 +123,6 @@ class _OnStream(OpActor):
     def _begin_launched(
         self, frame: Frame, outcome: tuple[StreamKernelActor, BaseException] | tuple[None, None]
     ) -> None:
-        """Begin a call with nothing left to launch: what was launched has ended, or has failed."""
         frame.outstanding.pop(self, None)
         self._outcome = outcome
         try:

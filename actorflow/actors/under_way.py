@@ -85,7 +85,6 @@ def _ids(actor: OpActor) -> list[int]:
 
 
 def _is_done(work: Fence | Task[Any]) -> bool:
-    """Return whether a call has ended; a shift goes on with the next one then."""
     if isinstance(work, Task):
         return work.done()
     return work.done or (work.begun and isinstance(work.argument, Shift) and not work.argument.begun_ns)

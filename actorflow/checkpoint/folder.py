@@ -255,7 +255,6 @@ class Checkpoints:
         return None
 
     def _visible(self) -> dict[_Saved, _Files]:
-        """The files that are seen from here; of one step, those of this number of ranks last."""
         folders: list[tuple[int, int, Path]] = [(0, 1, self._top)]
         within = [(match, self._top / match[0]) for match in map(_RANK.fullmatch, _names(self._top)) if match]
         unsized = 1 + max((int(match[1]) for match, _ in within if not match[2]), default=0)
@@ -360,7 +359,6 @@ class Checkpoints:
         return frozenset(self._whole)
 
     def _prepare(self) -> None:
-        """Make the folder, and delete the rest of a killed process; raises CheckpointError if that fails."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             for path in self.folder.iterdir():

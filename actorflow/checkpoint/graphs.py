@@ -346,7 +346,6 @@ def _written_op(op: Op, writer: Writer) -> dict[str, Any]:
 
 
 def _written_blob(blob: Blob, ids: Mapping[Node, int], consumers: Sequence[Op]) -> dict[str, Any]:
-    """A blob; the orders of its ops are said where they are not that of creation."""
     record: dict[str, Any] = {"kind": "blob", "shape": written_shape(blob.shape), "dtype": dtype_text(blob.dtype)}
     if isinstance(blob, Variable):
         first = blob.replica_of
@@ -529,7 +528,6 @@ _OPTIONAL: dict[str, dict[str, Any]] = {
 
 
 def _parsed_structure(path: Path, text: bytes) -> dict[str, Any]:
-    """The JSON of a file, of which the head is checked."""
     with _read_as(path, STRUCTURE):
         found = read_json(text, parse_constant=_no_number)
         if not isinstance(found, dict) or found.get("format") != FORMAT or "version" not in found:
@@ -706,7 +704,6 @@ class _Builder:
         return self._graph if not name else self._found(name, self._graph._store.scopes)
 
     def _add(self, record: Any, last: int) -> int:
-        """Make a node; its id."""
         kind = record.get("kind") if isinstance(record, dict) else None
         if not isinstance(kind, str) or kind not in _FIELDS:
             raise ValueError(f"expected a node, of kind {', '.join(_FIELDS)}, got {record!r:.200}")

@@ -120,7 +120,6 @@ def _option(
 
 
 def _several(parser: argparse.ArgumentParser, flag: str, kind: Callable[[str], Any], text: str) -> None:
-    """An option that may be given again, for further values."""
     name, _, metavar = flag.partition(" ")
     parser.add_argument(name, action="append", default=[], type=kind, metavar=metavar, help=text)
 

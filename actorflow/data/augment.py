@@ -230,7 +230,6 @@ def _room(images: Images, height: int, width: int, padding: int) -> tuple[int, i
 
 
 def _cut(images: Images, places: Rows, height: int, width: int, fill: float) -> Images:
-    """The part of each image that begins at a place, which may lie outside of it."""
     parts = np.full((len(images), height, width, images.shape[3]), fill, images.dtype)
     # The piece of each part that lies inside: its begin and end, both down and right, in the image and in the part.
     begin, end = (np.clip(places + size, 0, images.shape[1:3]) for size in (0, (height, width)))

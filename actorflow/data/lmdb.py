@@ -192,7 +192,6 @@ class Blocks(Sampler):
 
     @property
     def _blocks(self) -> int:
-        """Blocks of an epoch; one at least."""
         return max(self.count // self.interval, 1)
 
     def rows(self, epoch: int) -> Rows:
@@ -322,7 +321,6 @@ def _of_color(image: npt.NDArray[Any], color: bool | None) -> npt.NDArray[Any]:
 
 
 def _numbers(rows: Any, count: int) -> npt.NDArray[Any]:
-    """The rows that an index of an array of ``count`` elements selects."""
     if isinstance(rows, slice) or np.asarray(rows).dtype.kind not in "iu":
         chosen: npt.NDArray[Any] = np.arange(count)[rows]
         return chosen

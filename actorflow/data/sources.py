@@ -349,7 +349,6 @@ def _unpickle(path: Path) -> Any:
 
 
 def _read_images(folder: Path) -> _Part:
-    """Folders named after the classes, with an image per file."""
     missing = [name for name in CIFAR10_CLASSES if not (folder / name).is_dir()]
     if missing:
         raise DataError(f"{folder}: expected a folder of images per class; missing: {', '.join(missing)}")

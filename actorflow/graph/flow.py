@@ -472,7 +472,6 @@ def _is_eager(value: Any) -> bool:
 
 
 def _scan_now(body: Callable[..., Any], carry: Any, xs: Any, length: int | None, reverse: bool) -> tuple[Any, Any]:
-    """`scan` of arrays: Python's own loop."""
 
     def mapped(function: Callable[..., Any], *values: Any) -> Any:
         first = values[0]
@@ -637,7 +636,6 @@ def _captured(bodies: Sequence[Body], first: int) -> tuple[list[Blob], tuple[tup
 
 
 def _root_of(what: str, value: Any) -> Graph:
-    """The graph of the first blob in a structure."""
     if isinstance(value, Blob):
         return value.graph.root
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, tuple | list) else ()

@@ -698,7 +698,6 @@ class Graph:
         return op(*inputs)
 
     def _name_of(self, operation: Operation, name: str | None) -> str:
-        """A free name for an op of the functional form."""
         own, common = name or operation.kind.lower(), self.root._defaults[-1].name
         if common is None:
             return self.unique_name(own)
@@ -1820,7 +1819,6 @@ class Graph:
         return self._engine or self.engine
 
     def _find(self, target: object) -> Blob | Op | Graph | None:
-        """The node or sub-graph that ``target`` is or names, if it is in this graph."""
         if isinstance(target, str):
             return self._store.find(self._prefix + target)
         if target is self.root:
@@ -1935,7 +1933,6 @@ def _checked_operation(name: str | None, operation: object) -> Operation:
 
 
 def _checked_name(name: object, what: str) -> str:
-    """A name as it may be given; raises GraphError if it is not one."""
     if not isinstance(name, str) or not name or "/" in name or not name.isprintable():
         raise GraphError(f"{name!r} cannot name a {what}: a name is printable, not empty and has no '/'")
     return name

@@ -200,7 +200,6 @@ def _seed_of(kind: str, seed: int | None) -> int | None:
 
 
 def _stream(seed: int | None, name: str) -> np.random.Generator:
-    """The random stream of a seed and a name, whatever else has been drawn before."""
     chosen = f"{'' if seed is None else seed}:{name}".encode()
     key = int.from_bytes(hashlib.blake2b(chosen, digest_size=16).digest(), "little")
     return np.random.Generator(np.random.Philox(key=key))

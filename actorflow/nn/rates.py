@@ -193,7 +193,6 @@ class Warmup:
 
 
 def _check(policy: object, *, numbers: Sequence[str], counts: Sequence[str] = ()) -> None:
-    """Check attributes: numbers that are not negative, and whole ones that are positive."""
     kind = type(policy).__name__
     for name in numbers:
         object.__setattr__(policy, name, real(f"{kind}: {name}", getattr(policy, name), 0))

@@ -257,7 +257,6 @@ class RNN(_Sequences[tuple[Blob, Blob]]):
 
 
 def _with_states(layer: Composite[Any], states: Sequence[str], bottom: Sequence[Blob]) -> tuple[Blob, dict[str, Blob]]:
-    """The input and the states, by name; none where they are not given."""
     x, *given = bottom
     if given and len(given) != len(states):
         names = ", ".join(("x", *states))

@@ -414,7 +414,6 @@ def _image(shape: tuple[int, ...]) -> Array:
 
 
 def _keeps_image(op: Op) -> bool:
-    """Whether the results of an op on images are images."""
     operation, rank = op.operation, len(op.inputs[0].shape)
     if isinstance(operation, Reduction) and not operation.keepdims:
         axes = range(rank) if operation.axis is None else operation.axis
@@ -460,7 +459,6 @@ _Named = TypeVar("_Named", _Need, _Tensor)
 
 
 def _by_path(parameters: Iterable[_Named]) -> dict[str, dict[str, _Named]]:
-    """Parameters by the path of their layer, and their names there."""
     found: dict[str, dict[str, _Named]] = {}
     for each in parameters:
         found.setdefault(each.path, {})[each.parameter] = each

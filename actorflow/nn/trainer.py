@@ -488,7 +488,6 @@ class Trainer:
             self.epoch, self._batch = self.epoch + 1, 0
 
     async def _save(self) -> None:
-        """Begin a checkpoint, when the one before has been written."""
         if self._checkpoints is None or self._saved == self.number:
             return
         if self._saving is not None:
@@ -535,7 +534,6 @@ def _step_of(path: Path, position: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 def _bring(feeds: Resumable, found: Checkpoint, step: int) -> None:
-    """Bring feeds to the place of a checkpoint, which was saved behind a step."""
     kind, places = type(feeds).__name__, [position.get("feeds") for position in found.positions.values()]
     states = [place for place in places if place is not None]
     if len(states) < len(places):

@@ -410,7 +410,6 @@ class Loader(Generic[T]):
 
 
 def _digest(stages: str, position: Any) -> str:
-    """A checksum of a position, the same behind a way through JSON or pickle."""
     return f"{zlib.crc32(repr(_plain([stages, position])).encode()):08x}"
 
 

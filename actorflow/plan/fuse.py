@@ -115,7 +115,6 @@ def fuse(
 
 
 def _link(op: PlannedOp, slots: Sequence[Slot]) -> _Link | None:
-    """An op as a part of a chain, if it can be one."""
     if not _may_be_joined(op, slots):
         return None
     output, inputs = slots[op.outputs[0]].spec, [slots[index].spec for index in op.inputs]
@@ -158,7 +157,6 @@ def _normalization(operation: BatchNormInference, dtype: np.dtype[Any]) -> list[
 
 
 def _groups(ops: Sequence[PlannedOp], slots: Sequence[Slot], links: dict[int, _Link]) -> Iterator[Sequence[int]]:
-    """Indices of the ops that are computed as one, ascending; at least two."""
     reads = producers_of(ops, slots)
     last: PlannedOp | None = None
     for op in ops:
@@ -213,13 +211,11 @@ def _narrow(part: Sequence[PlannedOp], slots: Sequence[Slot]) -> Iterator[Sequen
 
 
 def _outer(part: Sequence[PlannedOp]) -> list[int]:
-    """Slots that are read from outside."""
     own = {op.outputs[0] for op in part}
     return [*dict.fromkeys(slot for op in part for slot in op.inputs if slot not in own)]
 
 
 def _results(part: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
-    """Positions of the ops whose values are read outside, or asked for though nothing reads them."""
     reads: dict[int, int] = {}
     for op in part:
         for slot in op.inputs:
@@ -250,7 +246,6 @@ def _following(
 
 
 def _is_alike(one: PlannedOp, other: PlannedOp) -> bool:
-    """Return whether the user wants two ops computed in the same place and manner."""
     a, b = one.node, other.node
     return one.place == other.place and (a.lane, a.priority, a.hints) == (b.lane, b.priority, b.hints)
 

@@ -187,7 +187,6 @@ def footprint(ops: Sequence[PlannedOp], slots: Sequence[Slot], place: Place | No
 
 
 def _steps(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> Iterator[tuple[PlannedOp, Sequence[int], Sequence[int]]]:
-    """Each op with the slots that are allocated for it and the slots that are free after it."""
     readers = [slot.readers for slot in slots]
     read_slot = {slot.blob: slot.index for slot in slots if isinstance(slot.blob, Variable) and slot.updates is None}
     replaced: dict[int, int] = {}

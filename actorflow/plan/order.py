@@ -97,7 +97,6 @@ def assign_lanes(
 
 
 def _lanes(place: Place, capture: bool) -> dict[str, int]:
-    """The lanes that a plan uses on a place, with nothing to do."""
     kind = device_kind(place.kind)
     count = 1 if capture and kind.captures else kind.parallel_lanes()
     return dict.fromkeys([DEFAULT_LANE, *(f"{DEFAULT_LANE}.{i}" for i in range(1, count))], 0)

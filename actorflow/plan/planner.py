@@ -117,7 +117,6 @@ def planning(
 
 
 def _add_bodies(plan: Plan, fuse: bool | None, closed: Closed | None) -> Steps[None]:
-    """Plan the bodies of a plan's ops."""
     for op in plan.ops:
         if isinstance(op.operation, WithBodies):
             op.bodies = tuple((yield from _bodies(plan, op, op.operation, fuse, closed)))
@@ -137,7 +136,6 @@ def _item_body(plan: Plan, op: PlannedOp, operation: Emission, fuse: bool | None
 def _bodies(
     plan: Plan, op: PlannedOp, operation: WithBodies, fuse: bool | None, closed: Closed | None
 ) -> Steps[list[Plan | GraphError]]:
-    """Plans of an op's bodies."""
     made: list[Plan | GraphError] = []
     for i, body in enumerate(operation.bodies):
         lengths = plan.lengths or None
@@ -341,7 +339,6 @@ class _Planner:
         return None if choice.kernel is None or choice.kernel.random else choice
 
     def _plan_op(self, op: Op, once: Choice | None = None) -> None:
-        """An op of each frame, or with a kernel that computes it ``once`` for all of them."""
         operation, results = self._needed(op)
         choice = once
         if choice is None:
@@ -416,7 +413,6 @@ class _Planner:
         return lean(operation, saves=False), outputs[:-count]
 
     def _is_read(self, blob: Blob) -> bool:
-        """Return whether an op of the plan reads a blob, or whoever asked for the plan."""
         if self._chosen is None:
             self._chosen = {*self.ordered, *self._hidden}
         return blob in self._wanted or not self._chosen.isdisjoint(blob.consumers)
@@ -570,12 +566,10 @@ class _Planner:
         return slot
 
     def _value(self, blob: Blob, place: Place, op: Op) -> Slot:
-        """The slot that readers of a blob read on a place."""
         slot = self._values.get(blob) or self._source(blob)
         return slot if slot.place is place else self._at(slot, place, op)
 
     def _source(self, blob: Blob) -> Slot:
-        """The slot of a value that no op of this rank writes."""
         given = self._given.get(blob)
         home = home_of(blob) if given is None else self._rank
         if home != self._rank:
@@ -594,7 +588,6 @@ class _Planner:
         return slot
 
     def _output(self, op: Op, blob: Blob, place: Place) -> Slot:
-        """The slot that one producer of a blob writes on a place."""
         slot = self._new_slot(blob, self.spec(blob), place)
         self._written(op, blob, slot)
         return slot
@@ -676,7 +669,6 @@ class _Planner:
         return form
 
     def _expected(self, blob: Blob) -> int:
-        """Number of producers of a blob in the plan: all of them, but for variables, whose updates are chosen."""
         if not isinstance(blob, Variable):
             return len(blob.producers)
         if self._chosen is None:

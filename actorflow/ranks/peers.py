@@ -246,7 +246,6 @@ class Peers(Recipient):
         return [asked for _, asked in sorted(proposals.items())]
 
     def _heard_lengths(self, rank: int, number: int, lengths: dict[str, int], why: str | None) -> None:
-        """On rank 0: a rank has said which lengths its feeds have."""
         told = self._all_asked(rank, number, "lengths", lengths, why)
         if told is not None:
             self._post_to_all(range(self.transport.size), "settled", number, [content for _, *content in told])
@@ -257,7 +256,6 @@ class Peers(Recipient):
             answer.set_result(told)
 
     def _heard_plan(self, rank: int, number: int, digest: str, edges: int) -> None:
-        """On rank 0: a rank has said which program it has."""
         told = self._all_asked(rank, number, "plan", digest, edges)
         if told is None:
             return
@@ -306,7 +304,6 @@ class Peers(Recipient):
         self._fail(GraphError(message), lambda asked: asked == number)
 
     def _fail(self, error: Exception, which: Callable[[int], bool] = lambda _: True) -> None:
-        """Let those who wait for answers to some questions have an error."""
         for number, answer in self._answers.items():
             if which(number) and not answer.done():
                 answer.set_exception(copy.copy(error))
@@ -348,11 +345,9 @@ class Peers(Recipient):
             self._look_behind(rank)
 
     def _program_of(self, serial: int) -> tuple[int, str, str] | None:
-        """The program of a frame here, and where it began; None if that was long ago."""
         return next((program for program in reversed(self._programs) if program[0] <= serial), None)
 
     def _heard_runs(self, rank: int, serial: int, digest: str, fetches: str) -> None:
-        """Another rank runs another program from a frame on."""
         self._told.setdefault(serial, {})[rank] = digest, fetches
         if serial < self._done.frames:
             self._compare(serial)

@@ -480,7 +480,6 @@ class Batcher:
     async def _run(
         self, feeds: Mapping[Any, Any] | Request, priority: float, timeout: float | None, session: Session | None = None
     ) -> Result:
-        """`run`, for a session or for none."""
         counters, since, trace = self._counters, perf_counter(), self._rows.trace
         requests: list[Request] = []
         futures: list[asyncio.Future[Result | None]] = []
@@ -573,7 +572,6 @@ class Batcher:
         return parts
 
     def _most(self, request: Request) -> int:
-        """Most rows of a frame of such requests."""
         options = self._options
         if options.max_cells is None or options.pad is not None:
             return options.max_rows
@@ -713,7 +711,6 @@ class Batcher:
                 self._rows.give_back(permit)
 
     def _deliver(self, batch: Batch, requests: Sequence[Request], feeds: Mapping[Blob, Any], result: Result) -> None:
-        """Give each request its rows of a frame."""
         rows, is_padded = self._rows, self._options.pad is not None
         wanted = [each.place is batch and not each.future.done() for each in requests]
         rows.keep(feeds, result, requests, wanted)
@@ -747,7 +744,6 @@ class Batcher:
             self._rows.trace.add_request(since, now, frames, "finished", count)
 
     def _fail(self, batch: Batch, requests: Iterable[Request], error: BaseException) -> None:
-        """End requests of a frame that has failed."""
         left = [request for request in requests if request.place is batch]
         for request in left:
             _fail(request, error)
@@ -779,7 +775,6 @@ class Batcher:
         return padded
 
     def _ended(self, batch: Batch, task: asyncio.Task[None]) -> None:
-        """No frame of the batch runs any more."""
         failure = ended_with(task)
         if task.cancelled():
             failure = None

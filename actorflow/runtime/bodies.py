@@ -247,7 +247,6 @@ class BodyActor(OpActor):
             self._conclude_call(call, error)
 
     def _follow(self, call: _Call, frame: InnerFrame | None) -> None:
-        """Begin with what follows an inner frame, or with the first one."""
         parent = call.parent
         try:
             if frame is None:
@@ -435,7 +434,6 @@ class LoopActor(BodyActor):
         return self._begin(call) if goes_on else self._finish(call)
 
     def _finish(self, call: _Call) -> bool:
-        """Write the outputs."""
         assert call.cycle is not None
         steps = call.cycle.steps
         if self.operation.exact and steps != self.operation.length:

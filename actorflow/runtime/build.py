@@ -206,7 +206,6 @@ class Builder:
         return device.memory.bucket(slot.spec)
 
     def _home(self, variable: Variable) -> Bucket | None:
-        """The bucket for a variable's old values: the one that its new values come from."""
         device = self._resources.device(variable.place)
         if isinstance(device, StreamDevice):
             return device.memory.bucket_of(variable.spec, self._resources.variable_actor(variable).lanes)
@@ -455,7 +454,6 @@ def _track(op: PlannedOp) -> str:
 
 
 def _users(plan: Plan, resources: Resources) -> dict[int, tuple[StreamLane, ...]]:
-    """The streams whose work uses each slot of a device with streams, or a slot whose memory it shows."""
     streams = {op.place for op in plan.ops if resources.device(op.place).is_stream}
     if not streams:
         return {}

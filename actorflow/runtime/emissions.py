@@ -188,7 +188,6 @@ class EmissionCall(Emitter):
             raise
 
     def _pulled(self, fence: Fence) -> None:
-        """The generator has run on the lane."""
         self.is_pulling = False
         item, self.pulled_item = self.pulled_item, None
         attempts = self.op.attempts
@@ -211,7 +210,6 @@ class EmissionCall(Emitter):
         return not (self.is_stopped or self.is_exhausted)
 
     async def _emit(self) -> None:
-        """Run an async generator; it is closed when the call is stopped."""
         parent, attempts, is_dropped = self.parent, self.op.attempts, False
         try:
             while self.is_pulling or self._goes_on():
@@ -264,7 +262,6 @@ class EmissionCall(Emitter):
             del error  # whose traceback refers to this call
 
     def _emitted(self, task: asyncio.Task[None]) -> None:
-        """An async generator has ended, or was closed."""
         was_told = not self._goes_on()
         self.task = self.generator = self.asynchronous = self.iterator = None
         self.is_exhausted, self.is_pulling = True, False

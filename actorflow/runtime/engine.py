@@ -186,7 +186,6 @@ class Engine:
         return plan
 
     def _asked(self, fetch: Fetch, axes: Mapping[str, int] | None) -> _Key:
-        """Key of a program that is compiled ahead of time, for lengths of open axes."""
         self._notice()
         targets = None if fetch is None else tuple(fetch)
         known, lengths = self._open_axes(targets) if self._is_open else None, None
@@ -302,7 +301,6 @@ class Engine:
                 )
 
     def _forget(self) -> None:
-        """Forget all that was made of the graph."""
         self._programs, self._newest = {}, None
         self._planned.clear()
         self._axes.clear()
@@ -367,14 +365,12 @@ class Engine:
         return self.resources.dispatcher.loop.time()
 
     def _known(self, key: _Key) -> Program | None:
-        """The program, if there is one already."""
         program = self._programs.get(key)
         if program is not None and program is not self._newest:
             self._newest = self._programs[key] = self._programs.pop(key)  # the one that was used last comes last
         return program
 
     def _making(self, key: _Key) -> Steps[Program]:
-        """A program that is then known."""
         program = self._programs.get(key)
         try:
             if program is not None:  # it was made meanwhile

@@ -334,7 +334,6 @@ class Model:
         self.graph.save_sync(path, fetch=self.outputs, inputs=self.inputs)
 
     def _wanted(self, fetch: str | Blob | Iterable[str | Blob] | None) -> dict[Any, Blob]:
-        """Blobs by the names that they are asked for by."""
         if fetch is None:
             return self.outputs
         found: dict[Any, Blob] = {}

@@ -166,7 +166,6 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         return self._by_name.get(key) if isinstance(key, str) else self._blobs.get(key)
 
     def _why_not(self, key: object) -> str:
-        """Why a blob is not there, for a message."""
         fetched = f"fetched: {', '.join(self._by_name) or 'nothing (ops are run, only blobs have values)'}"
         name = getattr(key, "name", key)
         for blob in self._blobs:
@@ -182,7 +181,6 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         return f"{name!r} was not fetched: ask for it, fetch=[{name!r}, ...]; {fetched}"
 
     def _by(self, names: Mapping[Any, Blob]) -> dict[Any, npt.NDArray[Any]]:
-        """The values as arrays of NumPy, by names that blobs have elsewhere."""
         values, places = self._values, self._blobs
         return {name: to_numpy(values[places[blob]]) for name, blob in names.items()}
 
@@ -607,7 +605,6 @@ def _moves(op: PlannedOp) -> bool:
 def _account(
     plan: Plan, resources: Resources, budget: Budget
 ) -> tuple[dict[Place, int], list[int], list[int], list[Place]]:
-    """Arguments of each frame's `Account` in a budget."""
     charges = slot_charges(plan.ops, plan.slots)
     needs = [sum(charges[slot] for slot in op.outputs) for op in plan.ops]
     places = [plan.slots[op.outputs[0]].place if op.outputs else op.place for op in plan.ops]

@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -402,7 +401,6 @@ class Rows:
                 raise GraphError(f"op {op.what!r} of graph {self.name!r} cannot await a batched run of its own graph")
 
     def _note(self, value: Any, index: int, lengths: dict[str, int]) -> None:
-        """Take the lengths of open axes from a feed."""
         wanted: tuple[Any, ...] = self._specs[index].shape
         shape = shape_of(value, self._sources[index])
         if len(shape) != len(wanted):
@@ -439,7 +437,7 @@ class Rows:
         feeds: dict[Blob, Any] = dict(self._fixed)
         for source, axis, arrays in zip(self._joined, self._axes, columns, strict=True):
             if added:
-                last = _cut(arrays[-1], axis, -1, None)
+                last = arrays[-1][(*(slice(None),) * axis, slice(-1, None))]
                 arrays = *arrays, np.broadcast_to(last, (*last.shape[:axis], added, *last.shape[axis + 1 :]))
             feeds[source] = arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis)
         return feeds
@@ -475,7 +473,7 @@ class Rows:
             wanted: As for `keep`: the others get None, and stay as they are: they may be further, in another frame.
         """
         values, start = result._values, 0
-        nexts = [(to_numpy(values[result._blobs[each.following]]), each.axis) for each in self.kept]
+        nexts = [(to_numpy(values[result._blobs[each.following]]), (slice(None),) * each.axis) for each in self.kept]
         own, found = values[: len(self._results)], dict[Any, Request]()
         for request, is_wanted in zip(requests, wanted, strict=True):
             stop = start + request.rows
@@ -485,7 +483,7 @@ class Rows:
                 continue
             if nexts:
                 # Copies: an array of the frame would be kept with the rows of others, or be changed by who has it.
-                request.states = [_cut(value, axis, start, stop).copy() for value, axis in nexts]
+                request.states = [value[(*before, slice(start, stop))].copy() for value, before in nexts]
             part = [value[start:stop] for value in own]
             request.used += request.adds
             if request.feedback:
@@ -565,26 +563,22 @@ class Rows:
 
 
 def _arrays(request: Request) -> list[Any]:
-    """The rows of a request, by source."""
     row = request.row
     return request.arrays if row is None else [array[row : row + 1] for array in request.arrays]
 
 
 def _pieces(requests: Iterable[Request]) -> Iterator[Sequence[Any]]:
     """The rows of requests, by source, in as few pieces as there are: those of one iteration share arrays."""
-    for _, sharing in groupby(requests, lambda request: id(request.arrays)):
-        first, *others = sharing
-        arrays = first.arrays
-        if first.row is None:
-            yield arrays
-        else:
-            rows = [first.row, *[request.row for request in others]]
+    arrays, rows = list[Any](), list[int | None]()
+    for request in [*requests, None]:
+        if rows and (request is None or request.arrays is not arrays):
             yield arrays if rows == [*range(len(arrays[0]))] else [array[rows] for array in arrays]
-
-
-def _cut(array: Any, axis: int, start: int, stop: int | None) -> Any:
-    """Some rows of an array, as a view of it."""
-    return array[start:stop] if not axis else array[(slice(None),) * axis + (slice(start, stop),)]
+            rows = []
+        if request is not None and request.row is None:
+            yield request.arrays
+        elif request is not None:
+            arrays = request.arrays
+            rows.append(request.row)
 
 
 def _pairs(graph: Graph, given: Mapping[Any, Any]) -> dict[Blob, Blob]:
@@ -598,7 +592,6 @@ def _pairs(graph: Graph, given: Mapping[Any, Any]) -> dict[Blob, Blob]:
 
 
 def _blocks(name: str, cached: Sequence[Cached], axis: str) -> Blocks | None:
-    """The memory of the cache that some sources are of."""
     caches = [*dict.fromkeys([each.cache for each in cached])]
     if not caches:
         return None
@@ -634,7 +627,6 @@ def _fixed_feeds(graph: Graph, given: Mapping[Any, Any], fed: Sequence[Blob]) ->
 
 
 def _axis_of(name: str, sources: Sequence[Blob], wanted: str | None) -> str:
-    """The open axis that all sources begin with."""
     for blob in sources:
         if isinstance(blob, State):
             raise GraphError(f"state {blob.name!r} has no next value, {blob.name}.assign(y); created at {blob.site}")

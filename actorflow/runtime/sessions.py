@@ -312,7 +312,6 @@ class Session:
                 self._idle_since_s = self._loop.time()
 
     def _read(self, request: Request, ahead: Ahead) -> Result:
-        """The next step of those that were computed."""
         self._check_open()
         step = ahead.last = ahead.found.popleft()
         self.commit(step.states, step.used, self._batcher._counters)
@@ -329,7 +328,6 @@ class Session:
         return may
 
     def _rewind(self) -> None:
-        """Forget the steps that were computed and not read."""
         request, self._ahead = self._ahead, None
         if request is not None and request.ahead is not None:
             self._batcher.give_up([request])
@@ -446,7 +444,6 @@ class Session:
 
 
 def _restored(rows: Rows, given: Mapping[str, Any] | None) -> list[npt.NDArray[Any]]:
-    """First state of a session, as rows."""
     if given is None:
         return [each.first for each in rows.kept]
     mapping("state", given)

@@ -148,7 +148,6 @@ class FrameStream(AsyncGenerator[Result, None]):
 
 
 def _is_cancelled() -> bool:
-    """Return whether somebody has cancelled the task that runs."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
@@ -287,7 +286,6 @@ class _Feeder:
         return ending
 
     async def _close(self, ending: set[asyncio.Task[Any]]) -> None:
-        """Close the source, when what has yet to end has ended."""
         try:
             await wait_out(ending)
         finally:

@@ -254,7 +254,6 @@ class Service:
         return answer({})
 
     async def _object(self, http: _Http) -> Mapping[str, Any]:
-        """The JSON object of a short request; an empty one has none."""
         with Share(self._account) as held:
             received = await receive(http, self.limits, held)
             try:
@@ -286,7 +285,6 @@ class Service:
         return await self._counted(http, hosted, read, partial(self._reply, http), since)
 
     def _wanted(self, http: _Http) -> Hosted:
-        """The model of a request for inference, if that is let in."""
         self._admit(http)
         version = http.match_info.get("version")
         hosted = self.models.following(http.match_info["name"]) if version is None else self._hosted(http)
@@ -418,7 +416,6 @@ class Service:
     # -- streams -------------------------------------------------------------------------------------------------------
 
     async def _stream(self, http: web.Request) -> Any:
-        """Requests of one caller over a WebSocket, in a session of their own where the model keeps state."""
         socket = web.WebSocketResponse(timeout=1.0, compress=False, max_msg_size=self.limits.body_bytes)
         try:
             hosted = self._wanted(http)
@@ -697,7 +694,6 @@ def not_here(path: str, method: str, allowed: str) -> Response:
 
 
 def _failure(hosted: Hosted, error: Exception) -> Response:
-    """The answer to a request that has failed."""
     first = str(error).partition("\n")[0]  # what follows tells of the program's files
     match error:
         case (

@@ -185,7 +185,6 @@ class Hosted:
                     await batcher.aclose()
 
     def _make_batcher(self) -> Batcher | None:
-        """A batcher, which is opened once; None if requests do not share frames."""
         if self._fixed or self.keeps_state:
             options: Batching = {**self._options, "max_rows": self._max_rows or 1}
             return self.model.sessions(self._state, fixed=self._fixed, **options)
@@ -237,7 +236,6 @@ class Hosted:
         return None
 
     def _rows_axis(self) -> str | None:
-        """Name of the axis whose elements do not know each other, if there is one."""
         first = next((tensor.spec.leading_axis for tensor in self.inputs.values()), None)
         if self._batch_axis is not None or first is None or _BATCH.fullmatch(first):
             return self._batch_axis or first
@@ -266,7 +264,7 @@ class Hosted:
             if other is not self and other is not None:
                 if not sequence.start:
                     return await other.run(inputs, timeout_s, sequence)
-                other.end(sequence.id)
+                other._sequences[sequence.id].close()
         if self._batcher is None:
             return await self._run_alone(inputs, timeout_s)
         rows = max(len(array) for array in inputs.values())
@@ -326,10 +324,6 @@ class Hosted:
     def keeper(self, key: int | str) -> Hosted | None:
         """The one that keeps an open sequence: itself, or one that it has taken the place of."""
         return next((each for each in self._family if key in each._sequences and each._sequences[key].is_open), None)
-
-    def end(self, key: int | str) -> None:
-        """End an open sequence."""
-        self._sequences[key].close()
 
     def row(self, data: bytes) -> dict[str, npt.NDArray[Any]]:
         """One row of the only input, by its values alone.
@@ -522,7 +516,7 @@ class Models:
             if keeper is not None:
                 if not sequence.start:
                     return other
-                keeper.end(sequence.id)
+                keeper._sequences[sequence.id].close()
         return hosted
 
     def find(self, name: str, version: str | None) -> Hosted:

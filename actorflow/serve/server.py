@@ -134,7 +134,6 @@ class Server:
         return self._service.in_flight
 
     async def _settle(self) -> None:
-        """Wait until all requests in flight are answered, and the clients have taken the answers."""
         while self._service.in_flight:  # noqa: ASYNC110
             await asyncio.sleep(_LOOK_S)
 

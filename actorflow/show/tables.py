@@ -77,7 +77,6 @@ def plan_table(plan: Plan) -> str:
 
 
 def _listed(names: Sequence[str], between: str) -> str:
-    """Names in a row; of more than fit there, the first ones and their number."""
     if len(names) <= _MOST_NAMES:
         return between.join(names)
     return f"{between.join(names[: _MOST_NAMES // 2])}{between}{len(names) - _MOST_NAMES // 2} more"

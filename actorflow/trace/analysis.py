@@ -118,7 +118,6 @@ def analyse(recording: Recording, *, frame: int | None = None, gaps: int = 5) ->
 
 
 def _busy(start: _Ints, end: _Ints) -> tuple[_Ints, _Ints]:
-    """Begins and ends of the stretches in which at least one of some calls ran, in order."""
     if not len(start):
         return start, end
     order = np.argsort(start, kind="stable")
@@ -151,7 +150,6 @@ def _ops(recording: Recording) -> Iterator[OpTimes]:
 
 
 def _gaps(recording: Recording, most: int) -> tuple[int, list[Gap]]:
-    """Total time in which nothing ran, and the longest stretches of it."""
     begins, ends = _busy(recording.start_ns, recording.end_ns)
     lengths = begins[1:] - ends[:-1]
     by_end, by_start = np.argsort(recording.end_ns, kind="stable"), np.argsort(recording.start_ns, kind="stable")

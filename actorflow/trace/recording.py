@@ -201,7 +201,6 @@ def _befores(node: Node, index: dict[int, int]) -> tuple[int, ...]:
 
 
 def _rows(*columns: npt.NDArray[np.integer[Any]]) -> Iterator[tuple[int, ...]]:
-    """Arrays of one length, row by row, as Python's numbers."""
     for at in range(0, len(columns[0]), _ROWS):
         yield from zip(*[column[at : at + _ROWS].tolist() for column in columns], strict=True)
 

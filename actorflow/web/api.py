@@ -121,7 +121,6 @@ class Family:
 
 
 def _families(name: str, graph: Graph) -> Iterator[Family]:
-    """Counters of an engine at this moment, read on the loop; any thread may make them text."""
     engine = graph.engine
     ends = [([name, end], getattr(engine.frames, end)) for end in ("finished", "failed", "cancelled")]
     yield Family("Counter", "actorflow_frames", "Frames that have ended, by how.", ["graph", "end"], ends)
@@ -150,7 +149,6 @@ def _families(name: str, graph: Graph) -> Iterator[Family]:
 
 
 def _batches(name: str, graph: Graph) -> Iterator[Family]:
-    """Counters of the batchers that are open."""
     figures = [([name, str(n)], batcher.statistics()) for n, batcher in graph.engine.batchers.items()]
     labels, ends = ["graph", "batcher"], ("finished", "failed", "cancelled", "expired", "refused")
     waiting = [(of, each.waiting_rows) for of, each in figures]

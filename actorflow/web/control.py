@@ -99,7 +99,6 @@ class Control:
         return self._guard is not None and self._guard.shown(request) == self._token
 
     def _check(self, request: Request) -> None:
-        """Refuse clients that may not command, and requests that a browser may have been made to send."""
         assert self._guard is not None
         # Not a cookie: other servers of this host are sent it, too, and a browser sends it for pages of theirs.
         if self._guard.shown(request) is None:
@@ -192,7 +191,6 @@ class Control:
         return f"stopped stream {stream.number}: it ends with the frames that have started", {}
 
     def _stream_of(self, arguments: _Arguments) -> FrameStream:
-        """The stream that was named, or the only one."""
         streams = {stream.number: stream for stream in self._graph.streams}
         known = ", ".join(map(str, streams)) or "none"
         number = arguments.get("stream", next(iter(streams), None) if len(streams) == 1 else None)
@@ -253,7 +251,6 @@ async def _arguments(request: Request, limits: _Limits) -> _Arguments:
 
 
 async def _saved(graph: Graph) -> list[bytes]:
-    """The file of a graph, in parts."""
     with tempfile.TemporaryDirectory(prefix="actorflow-") as folder:
         path = Path(folder, "call.af")
         async with graph:

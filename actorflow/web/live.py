@@ -339,7 +339,6 @@ class LiveStream:
         return self.values.ask(viewer, wanted, self._blob)
 
     def _blob(self, node_id: int) -> Blob | None:
-        """The blob of an id that clients have been told, if it has a value that can be looked at."""
         structure = self._structure
         if structure is None or not 0 <= node_id < len(structure.index_of) or structure.index_of[node_id] < 0:
             return None

@@ -238,7 +238,6 @@ class Pages(Guarded):
         return Response.of_json(to_json({"graphs": [self._said(*each) for each in self._names.items()]}))
 
     def _said(self, graph: Graph, name: str) -> dict[str, Any]:
-        """State of a graph for the list, and its calls of others."""
         profile = graph.engine.profile
         calls = [
             {"op": op.name, "path": self._names[called], "calls": profile[op.id].calls if op.id in profile else 0}

@@ -326,7 +326,6 @@ class Telemetry:
         return self._failures.advance() or changed
 
     def _now_numbers(self) -> dict[str, Any]:
-        """Values sent with every status message."""
         engine = self.engine
         tracks = [[name, load.running, load.queued] for name, load in self._under_way.tracks.items()]
         return {

@@ -283,7 +283,6 @@ class _Sampling:
 
 
 def _kernels_of(nodes: Sequence[Node]) -> frozenset[tuple[int, ...]]:
-    """Shapes of the kernels of convolutions, which their gradients have as well."""
     return frozenset(node.shape for node in nodes if isinstance(node, Variable) and len(node.shape) == 4)
 
 
@@ -301,7 +300,6 @@ def _layers_of(nodes: Sequence[Node]) -> tuple[list[Layer], int]:
 
 
 def _gradient(op: Op) -> Blob | None:
-    """The gradient that an update reads."""
     arguments: Sequence[str] = op.operation.arguments
     return op.inputs[arguments.index("grad")] if "grad" in arguments else None
 
@@ -319,7 +317,6 @@ def _described(
 
 
 def _norms(layers: Sequence[Layer], left_out: int, pair: Sequence[Result]) -> tuple[float, str]:
-    """Norms of weights, gradients and updates, from the values of each variable in two frames in a row."""
     began, (first, second) = thread_time(), pair
     told = []
     for variable, gradient in layers:

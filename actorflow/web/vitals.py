@@ -69,7 +69,6 @@ def pipelines(graph: Graph) -> list[dict[str, Any]]:
 
 
 def _behind(stages: list[Stage]) -> list[list[int]]:
-    """For each stage, the numbers of the stages before it."""
     numbers = {stage: number for number, stage in enumerate(stages)}
 
     def sources(stage: Stage) -> list[int]:

@@ -239,7 +239,6 @@ def _failure(failure: FailureRecord) -> dict[str, Any]:
 
 
 def _held(values: ValueStatistics) -> dict[str, Any]:
-    """Statistics of an array; figures of finite elements are null where there are none."""
     figures = {name: finite(getattr(values, name)) for name in ("minimum", "maximum", "mean", "std")}
     return {
         "shape": values.shape,
@@ -359,7 +358,6 @@ def _describe(node: Node, paths: Mapping[Graph, str]) -> dict[str, Any]:
 
 
 def _flops(op: Op) -> int | str | None:
-    """FLOPs of an op per frame, a formula if they depend on open axes; None if unknown."""
     cost = op.operation.cost([x.spec for x in op.inputs], [y.spec for y in op.outputs]) if op.outputs else None
     return None if cost is None else _said(cost.flops)
 

@@ -630,8 +630,9 @@ async def test_what_waits_for_a_slow_caller_is_bounded_by_bytes(
     async with graph, graph.batched(fetch=[following, "sum/out"]) as batcher:
         steps = batcher.iterate({x: [30], step: [1]}, feedback={x: following}, limit=9)  # frames of 32 bytes
         assert (await anext(steps))[following] == [29]
-        await settle()
-        assert batcher.statistics().frames == 1 + ahead
+        while (figures := batcher.statistics()).in_flight or figures.waiting_rows:
+            await asyncio.sleep(0)
+        assert figures.frames == 1 + ahead
         assert [int(each[following][0]) async for each in steps] == [*range(28, 20, -1)]
 
 

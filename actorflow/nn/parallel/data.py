@@ -467,7 +467,6 @@ class DataParallel(Layer):
         return loss_of("DataParallel", top, self._loss, targets)
 
     def _all_reduced(self, variables: Sequence[Variable]) -> list[dict[Variable, Blob]]:
-        """The variables of each replica, with the gradients of the whole batch."""
         twins = [[self._twin(variable, scope) for variable in variables] for scope in self._scopes]
         grads = [gradient(share, own) for share, own in zip(self._shares, twins, strict=True)]
         names = [variable.name for variable in variables]
@@ -476,7 +475,6 @@ class DataParallel(Layer):
         return [dict(zip(own, reduce.top[i :: len(twins)], strict=True)) for i, own in enumerate(twins)]
 
     def _twin(self, variable: Variable, scope: Graph) -> Variable:
-        """The variable of a replica that corresponds to one of the first."""
         first = self._scopes[0]
         if scope is first:
             return variable

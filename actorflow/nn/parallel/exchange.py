@@ -219,7 +219,6 @@ def _by_rank(blobs: Sequence[Blob]) -> dict[int, list[Blob]]:
 
 
 def _added(blobs: Sequence[Blob], place: Place) -> Blob:
-    """Their sum in this order, computed at a place; a single one stays where it is."""
     if len(blobs) == 1:
         return blobs[0]
     with blobs[0].graph.root.at(place):

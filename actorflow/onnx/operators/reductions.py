@@ -11,6 +11,7 @@ from actorflow import ops
 from actorflow.onnx.operators.elementwise import as_type
 from actorflow.onnx.table import Lower, Node, lowers, row, within
 from actorflow.onnx.values import Order, Value
+from actorflow.spec import Length
 
 #: The opset from which axes are an input.
 _AXES_GIVEN = {"ReduceSum": 13}
@@ -44,13 +45,14 @@ def _reduction(form: Callable[..., Any], empty: Callable[[Any], Any] = lambda x:
     """The lowering of a reduction, and of what it is where no axes are reduced."""
 
     def lower(node: Node) -> Value:
-        x = node.x
+        x, keep = node.x, bool(node.attribute("keepdims", 1))
         axes = _axes(node, x.rank)
-        if axes == ():
-            order, (blob,) = node.aligned(x)
-            return node.ordered(order, empty(blob))
-        every = tuple(range(x.rank))
-        return reduced(node, form, x, every if axes is None else axes, bool(node.attribute("keepdims", 1)))
+        axes = tuple(range(x.rank)) if axes is None else axes
+        if any(isinstance(x.shape[axis], Length) or x.shape[axis] != 1 for axis in axes):
+            return reduced(node, form, x, axes, keep)
+        return reduced(
+            node, lambda blob, axis, keepdims: empty(blob if keepdims else ops.squeeze(blob, axis)), x, axes, keep
+        )
 
     return lower
 

@@ -103,7 +103,8 @@ def _relu(operation: Operation, inputs: list[Array], outputs: list[Array]) -> No
     whole = x.size - x.size % zeros.size
     x, y = x.reshape(-1), y.reshape(-1)
     np.maximum(x[:whole].reshape(-1, zeros.size), zeros, out=y[:whole].reshape(-1, zeros.size))
-    np.maximum(x[whole:], 0, out=y[whole:])
+    if whole < x.size:
+        np.maximum(x[whole:], 0, out=y[whole:])
 
 
 @kernel(ops.ReluDown, inplace=True)

@@ -53,10 +53,16 @@ def scratch(name: str, shape: Sequence[int], dtype: npt.DTypeLike) -> Array:
     """An array of undefined content in memory that the thread keeps; the next call with this name reuses it."""
     kind = np.dtype(dtype)
     size_bytes = math.prod(shape) * kind.itemsize
-    buffer = _scratch.buffers.get(name)
+    return scratch_bytes(name, size_bytes)[:size_bytes].view(kind).reshape(shape)
+
+
+def scratch_bytes(name: str, size_bytes: int) -> npt.NDArray[np.uint8]:
+    """Such memory, of that size at least."""
+    buffers = _scratch.buffers
+    buffer = buffers.get(name)
     if buffer is None or buffer.size < size_bytes:
-        buffer = _scratch.buffers[name] = np.empty(size_bytes, np.uint8)
-    return buffer[:size_bytes].view(kind).reshape(shape)
+        buffer = buffers[name] = np.empty(size_bytes, np.uint8)
+    return buffer
 
 
 def flat_blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from actorflow.ops.cpu.buffers import Array, loops_for, scratch
 from actorflow.ops.cpu.reductions import sum_axes
 from actorflow.ops.operation import wide_dtype
 from actorflow.ops.registry import kernel
+from actorflow.spec import TensorSpec
 
 Key = tuple[Any, ...]
 
@@ -20,7 +22,15 @@ Key = tuple[Any, ...]
 _FEW = 1 << 12
 
 
-@kernel(ops.Slice, returns=True)
+def _slicing(operation: ops.Slice, _: Sequence[TensorSpec]) -> Any:
+    """The kernel for one step; one that goes forwards is a look at the array."""
+    key = ops.numpy_key(operation.key)
+    if any(type(part) is slice and part.step is not None and part.step < 0 for part in key):
+        return _slice
+    return lambda _, inputs, __: [inputs[0][key]]
+
+
+@kernel(ops.Slice, returns=True, bind=_slicing)
 def _slice(operation: ops.Slice, inputs: list[Array], outputs: None) -> list[Array]:
     y = operation.compute(*inputs)
     return [y.copy() if min(y.strides, default=0) < 0 else y]  # other libraries want steps forwards
@@ -76,17 +86,28 @@ def border(mode: ops.PadMode, axis: int, widths: tuple[int, int], n: int) -> lis
     return [part for part, width in zip(parts, widths, strict=True) if width]
 
 
-@kernel(ops.Pad)
-def _pad(operation: ops.Pad, inputs: list[Array], outputs: list[Array]) -> None:
-    (x,), (y,) = inputs, outputs
-    if operation.mode == "constant":
-        y.fill(operation.value)
-    y[inside(operation, y.shape)] = x
-    if operation.mode != "constant" and y.size:
+def _padding(operation: ops.Pad, inputs: Sequence[TensorSpec]) -> Any:
+    ((shape, _),) = operation.infer(*inputs)
+    middle, parts = inside(operation, shape), list[tuple[Key, Key]]()
+    if operation.mode != "constant" and 0 not in shape:
         # Along later axes the border is copied as far as earlier ones have widened it.
-        for axis, (widths, n) in enumerate(zip(operation.widths, y.shape, strict=True)):
-            for part, made_of in border(operation.mode, axis, widths, n):
-                y[part] = y[made_of]
+        for axis, (widths, n) in enumerate(zip(operation.widths, shape, strict=True)):
+            parts += border(operation.mode, axis, widths, n)
+
+    def compute(operation: ops.Pad, inputs: list[Array], outputs: list[Array]) -> None:
+        (y,) = outputs
+        if operation.mode == "constant":
+            y.fill(operation.value)
+        y[middle] = inputs[0]
+        for part, made_of in parts:
+            y[part] = y[made_of]
+
+    return compute
+
+
+@kernel(ops.Pad, bind=_padding)
+def _pad(operation: ops.Pad, inputs: list[Array], outputs: list[Array]) -> None:
+    _padding(operation, [TensorSpec(x.shape, x.dtype) for x in inputs])(operation, inputs, outputs)
 
 
 @kernel(ops.PadDown)

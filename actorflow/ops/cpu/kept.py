@@ -7,6 +7,8 @@ from types import MethodType
 from typing import Any, TypeVar
 from weakref import WeakMethod, ref
 
+import numpy as np
+
 from actorflow.devices.memory import OWNERS
 from actorflow.ops.cpu.buffers import Array
 from actorflow.ops.operation import KEPT, Operation
@@ -123,11 +125,13 @@ def _is(one: Callable[[], Array | None], source: Array) -> bool:
 
 
 def _reference(array: Array) -> Callable[[], Array | None]:
-    """Gives an array: it is referred to, unless it is a view.
+    """Gives an array: it is referred to, unless it is a view of what may be written to.
 
     No pool writes a view over; one of what was fed is another one in each call, and keeps what was fed.
     """
-    return (lambda: array) if type(array.base) in OWNERS else ref(array)
+    base: Any = array.base
+    is_constant = type(base) is np.ndarray and not (base.flags.writeable or array.flags.writeable)  # as of a file
+    return (lambda: array) if is_constant or type(base) in OWNERS else ref(array)
 
 
 def kept(operation: Operation) -> Kept:

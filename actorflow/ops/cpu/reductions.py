@@ -191,14 +191,22 @@ def _sum(operation: ReduceSum, inputs: list[Array], outputs: list[Array]) -> Non
     np.copyto(outputs[0], sum_axes(x, operation.axes(x.ndim), operation.keepdims), casting="unsafe")
 
 
-@kernel(ops.ReduceMean)
+def _averaging(operation: ops.ReduceMean, inputs: Sequence[TensorSpec]) -> Any:
+    (shape, _), *_ = inputs
+    axes, keepdims = operation.axes(len(shape)), operation.keepdims
+    count = math.prod([shape[i] for i in axes])
+
+    def compute(operation: ops.ReduceMean, inputs: list[Array], outputs: list[Array]) -> None:
+        total = sum_axes(inputs[0], axes, keepdims)
+        np.copyto(outputs[0], total / total.dtype.type(count), casting="unsafe")
+
+    return compute
+
+
+@kernel(ops.ReduceMean, bind=_averaging)
 def _mean(operation: ops.ReduceMean, inputs: list[Array], outputs: list[Array]) -> None:
-    (x,) = inputs
-    axes = operation.axes(x.ndim)
-    total = sum_axes(x, axes, operation.keepdims)
     with np.errstate(all="ignore"):
-        total = total / total.dtype.type(math.prod(x.shape[i] for i in axes))
-    np.copyto(outputs[0], total, casting="unsafe")
+        _averaging(operation, [TensorSpec(x.shape, x.dtype) for x in inputs])(operation, inputs, outputs)
 
 
 def _bound(operation: Reduction, inputs: Sequence[TensorSpec]) -> Any:

@@ -116,7 +116,7 @@ for _kind in _SOFTMAX:
     kernel(_kind)(_softmax)
 
 
-def _is_of_channels(specs: Sequence[TensorSpec]) -> bool:
+def _is_of_channels(_: Operation, specs: Sequence[TensorSpec]) -> bool:
     whole, other = specs if specs[0].size >= specs[1].size else specs[::-1]
     return len(whole.shape) > 2 and other.shape == (whole.shape[0], *[1] * (len(whole.shape) - 2), whole.shape[-1])
 
@@ -125,8 +125,6 @@ def _is_of_channels(specs: Sequence[TensorSpec]) -> bool:
 def _multiply(_: Operation, specs: Sequence[TensorSpec]) -> Call:
     is_first = specs[0].size >= specs[1].size
     whole = specs[0 if is_first else 1]
-    if not _is_of_channels(specs):
-        raise UnsupportedError("other products")
 
     def describe() -> Handle:
         full, one = (images(spec.shape) for spec in (specs if is_first else specs[::-1]))

@@ -76,14 +76,12 @@ def _average_pool_down(operation: AveragePoolDown, specs: Sequence[TensorSpec]) 
     return Plain(describe, [dnnl.DIFF_DST, dnnl.DIFF_SRC], element_ns(2 * dx.size))
 
 
-@kernel(ReduceMean)
-def _mean(operation: ReduceMean, specs: Sequence[TensorSpec]) -> Call:
+def _is_of_images(operation: ReduceMean, specs: Sequence[TensorSpec]) -> bool:
     rank = len(specs[0].shape)
-    if not 3 <= rank <= 2 + MOST_AXES or operation.axes(rank) != tuple(range(1, rank - 1)):
-        raise UnsupportedError("other axes than those of images")
-    return _global_average(operation, specs)
+    return 3 <= rank <= 2 + MOST_AXES and operation.axes(rank) == tuple(range(1, rank - 1))
 
 
+@kernel(ReduceMean, fits=_is_of_images)
 @kernel(GlobalAverage)
 def _global_average(operation: Operation, specs: Sequence[TensorSpec]) -> Call:
     x = specs[0].shape

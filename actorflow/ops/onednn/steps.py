@@ -16,7 +16,7 @@ import actorflow.ops.cpu  # noqa: F401  registers NumPy's kernels
 from actorflow.core import clock_ns
 from actorflow.devices.team import Worth, team
 from actorflow.ops import registry
-from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.cpu.buffers import Array, scratch_bytes
 from actorflow.ops.cpu.kept import kept
 from actorflow.ops.onednn.library import DST, SCRATCHPAD, SRC, WEIGHTS, Handle, UnsupportedError, libdnnl
 from actorflow.ops.operation import Operation
@@ -60,28 +60,34 @@ def kernel(
     dtypes: Sequence[str] = ("float32",),
     *,
     keeps: bool = False,
-    fits: Callable[[Sequence[TensorSpec]], bool] | None = None,
+    fits: Callable[[Any, Sequence[TensorSpec]], bool] | None = None,
     **options: Any,
 ) -> Callable[[Make], Make]:
     """Register what makes a step's call as a kernel, with other options; where it is unsupported, NumPy's computes.
 
-    Where ``fits`` says so by the types of the inputs, that is known as the step is bound, and NumPy's is bound to it.
+    Where ``fits`` says so by the operation and the types of the inputs, that is known as the step is bound, and NumPy's
+    is bound to it.
 
     The library compiles a primitive as it is made, which takes up to some ms. It is made in the first call, which is on
     a lane's thread, as nobody knows yet how long it takes, and not on the loop, where programs are built.
     """
 
     def register(make: Make) -> Make:
+        def fitting(operation: Any, specs: Sequence[TensorSpec]) -> Call:
+            if fits is not None and not fits(operation, specs):
+                raise UnsupportedError("arrays of another kind")
+            return make(operation, specs)
+
         # Where nothing is kept of weights, all equal operations have one call.
-        shared = lru_cache(_MOST_SHARED)(partial(_made, make))
+        shared = lru_cache(_MOST_SHARED)(partial(_made, fitting))
 
         def made(operation: Any, specs: Sequence[TensorSpec]) -> Call:
             if keeps:
-                return kept(operation).made((LIBRARY, *specs), lambda: _made(make, operation, *specs))
+                return kept(operation).made((LIBRARY, *specs), lambda: _made(fitting, operation, *specs))
             return shared(operation, *specs)
 
         def bind(operation: Any, specs: Sequence[TensorSpec]) -> Callable[..., None] | registry.Kernel:
-            if fits is not None and not fits(specs):
+            if fits is not None and not fits(operation, specs):
                 return others(operation, specs[0].dtype).bound(operation, specs)
             found: Callable[..., None] = libdnnl().calls.Bound(lambda operation: made(operation, specs))
             return found
@@ -148,7 +154,7 @@ class Compute:
         found = libdnnl()
         self.descriptor = descriptor
         size_bytes = found.size_bytes(found.memory_of(descriptor, SCRATCHPAD))
-        self._scratch = partial(scratch, "onednn", (size_bytes,), np.uint8) if size_bytes else None
+        self._scratch = partial(scratch_bytes, "onednn", size_bytes) if size_bytes else None
         self._primitive = found.primitive(descriptor, [*arguments, SCRATCHPAD] if size_bytes else arguments)
 
     def __call__(self, *arrays: Array) -> None:

@@ -190,7 +190,6 @@ class CallActor(StageActor):
         )
 
     def _limit(self) -> int:
-        """Calls that may run, or wait in the queue of the threads or processes."""
         how, cost_ns = self.how, self.cost_ns
         if self.pool is not None:  # no process shall wait for the loop, unless it is killed when it takes too long
             return how.concurrency if how.timeout_s is not None else 2 * how.concurrency
@@ -362,7 +361,6 @@ class CallActor(StageActor):
         self.stats.running -= 1
 
     def _units(self, job: Job) -> int:
-        """Number of outputs that a call gave in its time."""
         return 1
 
     def _timed(self, elapsed_ns: int, count: int) -> None:

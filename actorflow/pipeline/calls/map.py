@@ -235,7 +235,6 @@ class AsyncMapActor(MapActor):
             self._leave()
 
     def _conclude(self, current: _Current, result: Any, error: BaseException | None, elapsed_ns: int) -> None:
-        """A call has ended that had to wait, or has failed."""
         self._abandon(current)
         if not self.is_over:
             self._timed(elapsed_ns, 1)
@@ -392,7 +391,6 @@ class ChunkActor(MapActor):
             self.out.owner.wake()
 
     def _leave_out(self, chunk: _Chunk, index: int) -> None:
-        """Treat an item whose call has failed, when its turn has come."""
         order = self.order
         slot = Slot(order.accepted, chunk.values[index], None, chunk.ats[index])
         slot.error = chunk.errors[index]
@@ -475,7 +473,6 @@ class Filter(Map):
 
 
 def _is_kept(fn: Callable[[Any], Any], item: Any) -> bool:
-    """The answer of a filter's function, made a bool where it is called."""
     return bool(fn(item))
 
 

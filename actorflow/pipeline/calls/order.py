@@ -282,7 +282,6 @@ class Unordered:
         return self._ready[0] if self._ready else None
 
     def _gave(self, slot: Slot) -> None:
-        """An output of an item has gone out: note where we are."""
         if self._known:
             self._known.popleft()
         if slot.state is SlotState.DONE and not slot.outputs and slot.error is None:

@@ -103,7 +103,6 @@ def _together(parts: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
 
 
 def _joined(items: Sequence[Any], join: Callable[[Sequence[npt.NDArray[Any]]], Any], where: str) -> Any:
-    """One batch of rows; ``where`` says which part of them these are."""
     first = items[0]
     if len(set(map(type, items))) > 1:
         _check_alike([_form(item) for item in items], [type(item).__name__ for item in items], where)

@@ -153,7 +153,6 @@ class _TransferActor(FollowingActor):
         return Wait.PUT if len(out.items) >= out.capacity else Wait.CALLS if self._flight else Wait.GET
 
     def _give(self) -> bool:
-        """Give the oldest item, if its copies have ended and there is room."""
         flight, out = self._flight, self.out
         if not flight or flight[0].left or len(out.items) >= out.capacity:
             return False
@@ -168,7 +167,6 @@ class _TransferActor(FollowingActor):
         return True
 
     def _begin(self) -> bool:
-        """Begin to copy the next item, if there is room for it."""
         inbox = self.inboxes[0]
         if not inbox.items or len(self._flight) >= self._stage.in_flight:
             return False
@@ -196,7 +194,6 @@ class _TransferActor(FollowingActor):
         return True
 
     def _moved(self, value: Any, copies: _Copies, device: Device) -> Any:
-        """The item with arrays of the device; they are written later."""
         if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
             return self._copy(np.asarray(value), copies, device)
         if isinstance(value, Mapping):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -175,3 +176,22 @@ async def test_products_with_one_constant_have_it_in_order_once() -> None:
             assert len(set(weighted._ORDERED) - before) == 1
     array = weight.producers[0].operation.value
     np.testing.assert_allclose(found, np.eye(4, 64, dtype="f") @ array.T @ array.T, rtol=1e-4, atol=1e-4)
+
+
+async def test_products_with_what_a_file_holds_are_called_directly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrays of a file are views of its bytes, which nobody writes to."""
+    pytest.importorskip("onnx", reason="onnx is not installed")
+    graph, parts = af.Graph("net"), Parts("conv")
+    parts.change(0)
+    x = graph.blob("x", X.shape)
+    y = network("conv", x, graph.constant(parts.weight), graph.constant(parts.bias))
+    af.onnx.save(af.Model(graph, {"x": x}, {"y": y}), tmp_path / "net.onnx")
+    model, calls, call = af.onnx.load(tmp_path / "net.onnx"), [], Weighted.__call__
+    monkeypatch.setattr(Weighted, "__call__", lambda *given: calls.append(1) or call(*given))
+    async with model.graph:
+        found = [(await model.run({"x": X}))["y"] for _ in range(5)]
+    assert 1 <= len(calls) <= 2
+    for each in found:
+        np.testing.assert_allclose(each, expected("conv", parts.weight, parts.bias), rtol=1e-4, atol=1e-4)
