@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.trace.counters import NodeState
 from actorflow.runtime.items import BURST
 from actorflow.runtime.limits import limit_time
+from actorflow.trace.counters import NodeState
 
 KINDS = ("plain", "async")
 
