@@ -79,8 +79,7 @@ class Items:
 
     def _go_on(self) -> None:
         call, self.resting = self.resting, None
-        if call is not None:
-            call.parent.ready.append((call, call.parent))
+        call.parent.ready.append((call, call.parent))
 
     def _wake(self, _: object = None) -> None:
         if waits(self._waiter):

@@ -281,10 +281,9 @@ class Program:
         arrays = [i for i in arrays if i not in self._variables]
         self._copied = tuple([i for i in arrays if slots[i].spec.size_bytes <= COPIED_BYTES])
         self._fetched = tuple([core.Blob(each.slot, to) for each, to in zip(fetched, own, strict=True)])
-        lent = {i: to for i, to in enumerate(own) if to is not None and to.spec.size_bytes >= POOLED_BYTES}
-        self._parted = [(i, lent.pop(i, None)) for i in arrays if slots[i].spec.size_bytes > COPIED_BYTES]
-        self._lent = [*lent.items()]
-        self._hands_out = bool(self._parted or self._lenders or self._variables or self._lent)
+        sizes = [(i, slots[i].spec.size_bytes) for i in arrays]
+        self._parted = [(i, own[i] if size >= POOLED_BYTES else None) for i, size in sizes if size > COPIED_BYTES]
+        self._hands_out = bool(self._parted or self._lenders or self._variables)
         self._sources = plan.feeds
         devices = [(slot, resources.device(variable.place)) for variable, slot in plan.reads.items()]
         self._weights = [(slot, device) for slot, device in devices if device.is_stream]
@@ -476,9 +475,6 @@ class Program:
         for i in self._variables:
             if type(fetched[i]) is np.ndarray:
                 fetched[i] = read_only(fetched[i])
-        for i, bucket in self._lent:
-            if fetched[i].base is None:
-                bucket.lend(fetched[i])
 
     async def outcome(self, frame: Frame) -> Result:
         """Wait for a frame's end and return what it fetched; see `Frame.wait`."""

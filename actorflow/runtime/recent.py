@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
@@ -26,11 +25,6 @@ class RecentCache(Generic[_T]):
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    def __iter__(self) -> Iterator[_T]:
-        """The values, those used last at the end."""
-        with self._lock:
-            return iter([*self._entries.values()])
 
     def get(self, key: Any) -> _T | None:
         """The value of a key; None if it is not kept."""

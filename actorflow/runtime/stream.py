@@ -159,14 +159,11 @@ async def _lost(name: str) -> AsyncGenerator[Result, None]:
     raise GraphError(f"{name} runs in the parent process, from which this one was forked: make another stream here")
 
 
-class _Synchronous:
+class _Synchronous(AsyncIterator[Any]):
     """A plain iterable in the form of an async one."""
 
     def __init__(self, feeds: Iterable[Any]) -> None:
         self._feeds = iter(feeds)
-
-    def __aiter__(self) -> _Synchronous:
-        return self
 
     async def __anext__(self) -> Any:
         try:

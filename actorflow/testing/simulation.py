@@ -167,7 +167,7 @@ def simulate(
     with connections among its own tasks (`asyncio.open_connection`): bytes come late and in other pieces than they were
     sent. It reads the time from its loop, and makes no threads, processes or other connections. Lazy arrays are
     awaited: their values cannot be waited for otherwise while the loop computes them. The generator of `random` is
-    seeded for it.
+    seeded for it, and random arrays follow from that.
 
     Args:
         program: An async function without arguments.

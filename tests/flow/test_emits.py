@@ -14,6 +14,7 @@ import pytest
 import actorflow as af
 from actorflow.runtime.items import BURST
 from actorflow.runtime.limits import limit_time
+from actorflow.trace.counters import NodeState
 
 KINDS = ("plain", "async")
 
@@ -447,19 +448,40 @@ class TestFailures:
             assert source.closed == 1
 
     @pytest.mark.together(
-        "given, message", [(np.zeros(2), "shape"), ("text", "dtype"), (object(), "object"), (range(2), "shape")]
+        "given, outputs, message",
+        [
+            (np.zeros(2), 1, "shape"),
+            ("text", 1, "dtype"),
+            (object(), 1, "object"),
+            (range(2), 1, "shape"),
+            ((_ for _ in ()), 1, "generator"),
+            ((1, 2, 3), 2, "must yield 2 values in a tuple or list, got 3 values"),
+            (1, 2, "must yield 2 values in a tuple or list, got 'int'"),
+        ],
     )
-    async def test_an_item_that_does_not_fit(self, given: Any, message: str) -> None:
+    async def test_an_item_that_does_not_fit(self, given: Any, outputs: int, message: str) -> None:
         async with af.Graph("g") as graph:
             n = graph.blob("n", [])
 
             def wrong(n: Any) -> Iterator[Any]:
                 yield given
 
-            af.collect(graph.function("wrong", wrong, outputs=af.TensorSpec.of([]), emits=True)(n))
+            found = graph.function("wrong", wrong, outputs=[af.TensorSpec.of([])] * outputs, emits=True)(n)
+            for each in [found] if outputs == 1 else found:
+                af.collect(each)
             with pytest.raises(af.OpError, match=message):
                 await graph.run({n: 1})
             assert not graph.engine.running
+
+    async def test_what_is_watched_shows_an_op_that_emits(self) -> None:
+        async with af.Graph("g") as graph:
+            n, x = numbers(graph, Numbers("plain"))
+            y = af.collect(x)
+            monitor = graph.engine.resources.watch()
+            await graph.run({n: 5})
+            states = [monitor.states[graph[name].id] for name in ("numbers", y.producers[0].name)]
+            assert states == [NodeState.DONE] * 2
+            graph.engine.resources.unwatch()
 
     @pytest.mark.together("kind, in_flight", [(kind, k) for kind in KINDS for k in (1, 3)])
     async def test_a_cancelled_run_has_closed_its_generator(self, kind: str, in_flight: int) -> None:

@@ -324,8 +324,11 @@ class TestFailures:
                 return c + 1
 
             y, _ = af.scan(lambda c, _: (graph.function("fails", fails, c.spec)(c), None), x, length=10)
+            monitor = graph.engine.resources.watch()
             with pytest.raises(af.OpError, match=r"op 'scan/body/fails' .*failed with ValueError: three") as caught:
                 await graph.run({x: 0})
+            assert monitor.states[graph["scan/loop"].id] == NodeState.FAILED
+            graph.engine.resources.unwatch()
             told = "\n".join(caught.value.__notes__)
             assert "in iteration 3 of op 'scan/loop', created at" in told
             assert __file__ in str(caught.value)

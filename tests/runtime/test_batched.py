@@ -305,6 +305,10 @@ def test_wrong_options() -> None:
             graph.batched(**options)
     with pytest.raises(af.GraphError, match="sub-graph"):
         graph.subgraph("part").batched()
+    dry = af.Graph("dry", dry_run=True)
+    af.ops.exp(dry.blob("x", ["batch"]))
+    with pytest.raises(af.GraphError, match=r"'dry' computes nothing \(dry_run=True\): there are no rows"):
+        dry.batched()
 
 
 async def test_wrong_feeds_are_refused_before_they_join_others() -> None:

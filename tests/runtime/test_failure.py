@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.actors.frame import Frame
+from actorflow.actors.frame import Frame, what_it_waits_for
 from actorflow.runtime import limits
 from tests.support.waiting import HELD_S, held_limits, settle
 
@@ -233,18 +233,37 @@ class TestTimeouts:
 
         graph = af.Graph("timeout")
         y = graph.function("forever", forever, SPEC)()
-        for name in ["after", *map(str, range(11))]:
-            graph.function(name, lambda a: a, SPEC)(y)
+        graph.function("after", lambda a: a, SPEC)(y)
         async with graph:
-            await graph.warm_up()
             with pytest.raises(af.RunTimeoutError) as caught:
                 await graph.run(timeout=0.005)
             assert graph.engine.frames.failed == 1
         message = str(caught.value)
-        assert "and 2 more ops wait" in message
         assert "frame 0 timed out after 0.005 s; running: 'forever'" in message
         assert "op 'after' waits for 1 of 1 inputs: op 'forever'" in message
         assert isinstance(caught.value, TimeoutError)
+
+    async def test_of_many_ops_that_wait_some_are_named(self) -> None:
+        begun = asyncio.Event()
+
+        async def forever() -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        graph = af.Graph("many")
+        y = graph.function("forever", forever, SPEC)()
+        for name in range(12):
+            graph.function(str(name), lambda a: a, SPEC)(y)
+        async with graph:
+            run = asyncio.ensure_future(graph.run())
+            await begun.wait()
+            (frame,) = graph.engine.running
+            assert what_it_waits_for(frame).endswith(
+                "op '9' waits for 1 of 1 inputs: op 'forever'\n  and 2 more ops wait"
+            )
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await run
 
     @pytest.mark.together(
         ("options", "message"),

@@ -13,7 +13,7 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
-from actorflow.devices.sim import RaceError, launch_kernel
+from actorflow.devices.sim import RaceError, SimDevice, launch_kernel
 from actorflow.ops import registry
 from tests.plan.test_random_fusion import Switch, brittle
 from tests.sim.conftest import Standstill
@@ -268,3 +268,28 @@ def test_a_graph_that_failed_and_is_dropped_leaves_nothing(trouble: dict[str, in
     graph = fail_once()
     gc.collect()
     assert graph() is None
+
+
+@pytest.mark.together(
+    ("fn", "said"),
+    [
+        (lambda a, *_: a, None),
+        (lambda *_: np.zeros(3, "float32"), r"DTypeError: result 0: expected an array on sim:0, got numpy.ndarray"),
+        (lambda _, b, __: b, r"ShapeError: result 0: expected shape \(3,\), got \(2,\)"),
+        (lambda _, __, c: c, r"DTypeError: result 0: expected dtype float32, got float64"),
+    ],
+)
+async def test_a_function_gets_and_gives_arrays_of_a_device_that_runs_some(
+    monkeypatch: pytest.MonkeyPatch, fn: Any, said: str | None
+) -> None:
+    monkeypatch.setattr(SimDevice, "runs_functions", True)
+    async with af.Graph("g") as graph:
+        with graph.at("sim:0"):
+            a, b, c = graph.blob("a", [3]), graph.blob("b", [2]), graph.blob("c", [3], "float64")
+            y = af.ops.exp(graph.function("fn", fn, a.spec)(a, b, c))
+        feeds = {a: [0, 1, 2], b: [0, 1], c: [0, 1, 2]}
+        if said is None:
+            np.testing.assert_allclose(af.to_numpy((await graph.run(feeds))[y]), np.exp([0, 1, 2]), rtol=1e-6)
+        else:
+            with pytest.raises(af.OpError, match=said):
+                await graph.run(feeds)
