@@ -19,7 +19,7 @@ from actorflow.array.namespace.apply import applied, applied_to, read_index, rec
 from actorflow.array.namespace.apply import cast as cast_to
 from actorflow.array.namespace.creation import from_numpy
 from actorflow.array.namespace.functions import matmul
-from actorflow.array.record.placement import on_host, place_of, transfer
+from actorflow.array.record.placement import place_of, transfer
 from actorflow.array.record.primitives import DType, Value, elementwise_primitive
 from actorflow.array.record.record import HOST, Record, given, note_asked, replace
 from actorflow.core import Holder, desk
@@ -252,7 +252,7 @@ class Array(Holder, Methods["Array"]):
         return _read_only(_computed(node))
 
     def _value(self) -> Value:
-        found: Value = _computed(on_host(self._node))
+        found: Value = _computed(self._node if self._node.place is HOST else transfer(self, HOST)._node)
         return found
 
     def _scalar(self, what: str) -> Any:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from sys import getrefcount
 from traceback import clear_frames
 from types import CodeType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,16 +22,14 @@ from actorflow.array.record.primitives import LARGE, Value, as_recorded, copied,
 from actorflow.array.record.record import (
     HOST,
     Error,
-    Input,
     InterruptedStepError,
     Record,
     bytes_of,
     called,
     site_of,
 )
-from actorflow.array.record.steps import Description, Part, common, describe, steps_of
+from actorflow.array.record.steps import Description, Part, common, describe
 from actorflow.core import MOST_COPIED_BYTES, clock_ns, desk
-from actorflow.devices.memory import POOLED_BYTES
 from actorflow.errors import DeviceError, OpError, OutOfMemoryError
 from actorflow.ops.step import StepError
 from actorflow.runtime.interrupts import interruptible
@@ -41,7 +39,7 @@ from actorflow.threads import simulation
 
 if TYPE_CHECKING:
     from actorflow.array.sessions import Session
-    from actorflow.array.transforms.program import Given, Program
+    from actorflow.array.transforms.program import Program
     from actorflow.runtime.service import Service
 
 #: Structures that are kept, and the lines that begin some.
@@ -53,8 +51,6 @@ _LEAST_BETWEEN = 16
 _MOST_STEPS = 512
 #: Most graphs that differ in numbers alone; beyond that, the numbers are fed.
 _MOST_VARIANTS = 4
-
-
 #: Fewest operations whose structure is looked at.
 _FEWEST = 4
 #: Bytes of a value from which on reuse of its memory is worth a check.
@@ -62,8 +58,6 @@ _REUSED_BYTES = 4_096
 #: Most operations of accelerators that are one graph.
 _MOST_PLACED = 256
 _LOST = "it was being computed in the parent process when this one was forked from it"
-#: Elements of a constant up to which it is compared with others.
-_COMPARED = 64
 
 
 def _calibrate() -> tuple[int, int]:
@@ -76,19 +70,12 @@ def _calibrate() -> tuple[int, int]:
 _IN_INPUTS, _IN_RECORD = _calibrate()
 
 
-class Call(NamedTuple):
-    """A call of an operation, for the profile."""
-
-    name: str
-    elapsed_ns: int
-    has_failed: bool
-
-
 class Job:
     """Records that one thread computes, or the service.
 
     Args:
-        session: The session of the records.
+        session, nodes: Their session, and the records, in order.
+        wanted: The records whose values are wanted even if no array shows them.
         asked: Under a budget, the numbers of the records that somebody waits for.
 
     Attributes:
@@ -96,46 +83,26 @@ class Job:
         claimed_bytes: Most bytes of its values, under a budget.
         is_full: Whether there was no room for something that nobody waits for. What is left is then computed only where
             somebody does: else it would hold the room of what comes before it.
+        needs_service: Whether a part of it is for the service alone.
         is_served: Whether the service computes it.
         interrupt: The exception that has interrupted the service, for the thread that waits.
     """
 
-    def __init__(self, session: Session, asked: set[int]) -> None:
+    def __init__(self, session: Session, nodes: list[Record], wanted: set[Record], asked: set[int]) -> None:
         self.asked = asked
-        self.claimed_bytes = 0
+        self.claimed_bytes = sum([*map(bytes_of, nodes)]) if session.is_limited else 0
         self.is_full = False
         self.is_served = False
         self.interrupt: BaseException | None = None
-        self.parts: list[Steps | Run] = []
-        self._session = session
-
-    def plan(self, nodes: list[Record], wanted: set[Record], takes_programs: bool) -> None:
-        """Say how the records are computed.
-
-        Args:
-            nodes: The records, in order; what refers to them is let go of.
-            wanted: The records whose values are wanted even if no array shows them.
-            takes_programs: Whether they may be computed by programs.
-        """
         for node in nodes:
             node.unit = self
-        self.parts.extend(_parts(self._session, nodes, wanted, takes_programs))
-
-    @property
-    def shared(self) -> int:
-        """How many records repeat others."""
-        return sum([part.shared for part in self.parts])
-
-    @property
-    def needs_service(self) -> bool:
-        """Return whether a part of it is for the service alone."""
-        return any(part.needs_service for part in self.parts)
+        self.parts = [*_parts(session, nodes, wanted)]
+        self.needs_service = any(part.needs_service for part in self.parts)
 
     def compute(self, refusal: BaseException | None) -> None:
-        """Compute it in the calling thread. What an interrupt leaves is computed by the next one who asks.
+        """Compute it in the calling thread; ``refusal`` says why there is no service for what only that can compute.
 
-        Args:
-            refusal: Why there is no service for what only that can compute.
+        What an interrupt leaves is computed by the next one who asks.
         """
         for part in self.parts:
             if isinstance(part, Run) and part.description.is_placed:
@@ -156,43 +123,46 @@ class Job:
 
     def end(self) -> list[Record]:
         """Let go of the records; returns those that have no values. With the session's lock held."""
-        left = []
-        for part in self.parts:
-            left += part.end()
-        return left
+        return [node for part in self.parts for node in part.end()]
 
 
 class Steps:
-    """Records that are called one by one, in order; each lets go of what it has read."""
+    """Records that are called one by one, in order; each lets go of what it has read.
+
+    Attributes:
+        shared: How many of them repeated others.
+        calls: The calls for the profile: name of the operation, nanoseconds, and whether it has failed.
+    """
 
     needs_service = is_program = False
 
     def __init__(self, session: Session, nodes: list[Record]) -> None:
         self._session = session
-        self._same, self._copied = _common(nodes) if len(nodes) > 1 else ({}, set())
-        self.shared = len(self._same)
         self._left = nodes[::-1]  # the next one at the end
         self._spoiled: Record | None = None  # one whose input is being written over
-        self.calls: list[Call] = []
+        self.shared = 0
+        self.calls: list[tuple[str, int, bool]] = []
 
     def compute(self) -> None:
         """Compute those that are left."""
-        left, same = self._left, self._same
+        left = self._left
+        same, twins = _common(left[::-1]) if len(left) > 1 else ({}, set())
+        self.shared = len(same)
         with np.errstate(all="ignore"):
             while left:
                 if same and (first := same.pop(left[-1], None)) is not None:
-                    self._repeat(left[-1], first)
+                    self._repeat(left[-1], first, left[-1] in twins)
                     del first
                 else:
                     self._compute(left[-1])
                 if left[-1].done:
                     left[-1].inputs = ()
                 left[-1].unit = None
-                left.pop()
+                twins.discard(left.pop())
 
-    def _repeat(self, node: Record, first: Record) -> None:
+    def _repeat(self, node: Record, first: Record, is_twin: bool) -> None:
         node.value, node.error = first.value, first.error
-        if node in self._copied and node.value is not None:
+        if is_twin and node.value is not None:
             node.value = copied(node.value)
             self._session.memory.count(node.value)
             node.lease = self._session.memory.lease(node.value)
@@ -207,14 +177,16 @@ class Steps:
             node.error = explain(node, error)
 
     def end(self) -> list[Record]:
-        """Let go of the records; returns those that have no values."""
-        left, self._left, self._same, self._copied = self._left[::-1], [], {}, set()
+        """Let go of the records as soon as they are computed; returns those that have no values."""
+        nodes, self._left = self._left[::-1], []
         spoiled, self._spoiled = self._spoiled, None
-        for node in left:
+        for node in nodes:
             node.unit = None
             if node is spoiled and not node.done:
                 node.error = explain(node, DeviceError(_LOST))
-        return left
+            if node.done:
+                node.inputs = ()
+        return [node for node in nodes if not node.done]
 
     def _compute(self, node: Record) -> None:
         op: Any = node.op
@@ -240,7 +212,7 @@ class Steps:
         begin_ns = clock_ns()
         try:
             if op.into:
-                found = values[over] if over is not None else self._room(node)
+                found = values[over] if over is not None else self._session.room(node.shape, node.dtype)
                 op.compute(*values, *node.params, out=found)
             else:
                 found = as_recorded(interruptible(op.compute, [*values, *node.params]), node.shape, node.dtype)
@@ -249,14 +221,14 @@ class Steps:
         except Exception as error:  # noqa: BLE001  raised to all who ask for the value
             values.clear()  # the error's traceback refers to this frame
             node.error = explain(node, error)
-            self.calls.append(Call(op.name, clock_ns() - begin_ns, True))
+            self.calls.append((op.name, clock_ns() - begin_ns, True))
             return
         except BaseException as error:  # an interrupt, for this thread
             if self._spoiled is not None:  # what was being written over may be lost
                 node.error = explain(node, error)
             raise
         self._spoiled = None
-        self.calls.append(Call(op.name, clock_ns() - begin_ns, False))
+        self.calls.append((op.name, clock_ns() - begin_ns, False))
         if over is None:
             if not op.into:
                 self._session.memory.count(found)
@@ -265,11 +237,6 @@ class Steps:
             read: Any = node.inputs[over]
             node.lease, read.lease = read.lease, None
         node.value = found
-
-    def _room(self, node: Record) -> Value:
-        if self._session.is_limited or node.size_bytes >= POOLED_BYTES:  # it is counted
-            return self._session.room(node.shape, node.dtype)
-        return np.empty(node.shape, node.dtype)
 
     def _free_input(self, node: Record, values: list[Any]) -> int | None:
         """The position of an input that the result may be written over, as nothing else refers to it."""
@@ -281,12 +248,11 @@ class Steps:
 
     def _is_free(self, node: Record, i: int, values: list[Any]) -> bool:
         lease: Any = node.inputs[i].lease  # type: ignore[union-attr]
-        return (
-            getrefcount(node.inputs[i]) == _IN_INPUTS
-            and getrefcount(values[i]) == _IN_RECORD + (lease is not None)
-            and (values[i].shape, values[i].dtype) == (node.shape, node.dtype)
-            and is_own(values[i])
-        )
+        if getrefcount(node.inputs[i]) != _IN_INPUTS or getrefcount(values[i]) != _IN_RECORD + (lease is not None):
+            return False
+        value = values[i]
+        is_own = type(value) is np.ndarray and value.base is None and value.flags.writeable
+        return is_own and value.flags.c_contiguous and (value.shape, value.dtype) == (node.shape, node.dtype)
 
     def _keeps_too_much(self, node: Record, found: Value) -> bool:
         """Return whether a view would keep memory that is free without it."""
@@ -296,38 +262,22 @@ class Steps:
         return found.nbytes < MOST_COPIED_BYTES or self._session.is_limited or only
 
 
-class Run:
-    """Records that are computed by a program. If a step of it fails, they are called one by one.
-
-    Args:
-        session: Their session.
-        nodes: The records.
-        description: Their structure.
-        structure: Its statistics and program.
-    """
+class Run(Steps):
+    """Records that are computed by a program. If a step of it fails, they are called one by one."""
 
     def __init__(self, session: Session, nodes: list[Record], description: Description, structure: Structure) -> None:
-        self._session = session
-        self._nodes = nodes
+        super().__init__(session, nodes)
         self.description = description
-        self.entries = description.entries
+        self.steps = description.steps
         self.structure = structure
         self.needs_service = structure.is_large or description.is_placed
-        self.is_program = False
-        self.calls: list[Call] = []
         self.elapsed_ns = 0  # of the program
         self.form: Any = None  # the program that has computed it
-        self._rest: Steps | None = None
-
-    @property
-    def shared(self) -> int:
-        """How many of the records repeat others."""
-        return self.structure.repeats if self._rest is None else self._rest.shared
 
     def compute(self) -> None:
         """Compute it in the calling thread."""
         program = self.structure.program
-        if program is not None and self._rest is None and not self._are_missing():
+        if program is not None and not self._are_missing():
             try:
                 begin_ns = clock_ns()
                 values = self.description.values()
@@ -338,58 +288,41 @@ class Run:
                 return
             except (StepError, MemoryError):  # operations that do not need what has failed are computed all the same
                 pass
-        self._one_by_one().compute()
+        self._one_by_one()
 
     def _are_missing(self) -> bool:
         """Return whether a value that is read is not there."""
         return any(type(each) is Record and each.value is None for each in self.description.given)
 
-    def _one_by_one(self) -> Steps:
-        if self._rest is None:
-            nodes, self._nodes = self._nodes, []
-            self._rest = Steps(self._session, nodes)
-            self.calls = self._rest.calls
-            self.description = self.description._replace(given=[], produced={})
-        return self._rest
+    def _one_by_one(self) -> None:
+        self.description = self.description._replace(given=[], produced={})
+        super().compute()
 
     def end(self) -> list[Record]:
-        """Let go of the records; returns those that have no values."""
-        if self._rest is not None:
-            return self._rest.end()
-        left = self._let_go()
-        return [] if self.is_program else left
-
-    def _let_go(self) -> list[Record]:
-        """Let go of the records as soon as they are computed: later parts may need the memory."""
-        nodes, self._nodes = self._nodes, []
         self.description = self.description._replace(given=[], produced={})
-        for node in nodes:
-            node.unit = None
-            if node.done:
-                node.inputs = ()
-        return [node for node in nodes if not node.done]
+        return super().end()
 
     async def serve(self, service: Service) -> None:
-        """Compute it on a service."""
         description = self.description
-        if not description.is_placed:
-            if not self._are_missing():
-                try:
-                    self._hand_on(await self._served(service, [*description.produced]), set())
-                    return
-                except Exception as error:  # noqa: BLE001  the operations are called one by one, which says what is wrong
-                    if isinstance(error.__cause__, InterruptedStepError):
-                        raise error.__cause__ from error.__cause__.__cause__
-            await self._one_by_one().serve(service)
+        if description.is_placed:
+            await self._serve_placed(service)
             return
-        await self._serve_placed(service)
+        if not self._are_missing():
+            try:
+                self._hand_on(await self._served(service, [*description.produced]), set())
+                return
+            except Exception as error:  # noqa: BLE001  the operations are called one by one, which says what is wrong
+                if isinstance(error.__cause__, InterruptedStepError):
+                    raise error.__cause__ from error.__cause__.__cause__
+        await service.call(partial(called, self._one_by_one))
 
     async def _serve_placed(self, service: Service) -> None:
         """Compute records of accelerators. Where something fails, the results are computed one by one."""
         description = self.description
         failed: dict[Record, Error | None] = {}  # why a value is not to be had; None if there was no room for it
-        own = {*self._nodes}
-        for node in self._nodes:
+        nodes = self._left[::-1]
+        own = {*nodes}
+        for node in nodes:
             for each in node.inputs:
                 if type(each) is Record and (each in failed or (each.value is None and each not in own)):
                     failed[node] = failed.get(each) or each.error
@@ -405,11 +338,12 @@ class Run:
                 outputs.append(i)
         if outputs:
             await self._compute_some(service, outputs)
-        self._let_go()
+        del nodes, own, failed
+        self.end()
 
     async def _compute_some(self, service: Service, outputs: Sequence[int]) -> None:
         """Compute some of the results of accelerators, one by one if they cannot be had together."""
-        produced, nodes = self.description.produced, self._nodes
+        produced = self.description.produced
         try:
             found = await self._served(service, outputs)
         except BaseException as error:  # noqa: BLE001  raised to all who ask for the value
@@ -418,7 +352,7 @@ class Run:
             for i, value in zip(outputs, found, strict=True):
                 self._session.memory_of(produced[i]).count(value)
                 produced[i].value = value  # its memory is the service's to use again
-            self.is_program = True
+            self.is_program, self.shared = True, self.form.repeats
             return
         if len(outputs) > 1:  # the failure may concern only some of them; no error is shown before that is known
             del cause
@@ -428,8 +362,9 @@ class Run:
         at = outputs[0]
         if isinstance(cause, OpError) and self.form is not None:
             at, cause = self.form.step_of(cause), cause.__cause__ or cause
-        produced[outputs[0]].error = explain(nodes[at], cause)
-        self.calls.append(Call(nodes[at].name, 0, True))
+        failed = self._left[-1 - at]
+        produced[outputs[0]].error = explain(failed, cause)
+        self.calls.append((failed.name, 0, True))
 
     async def _served(self, service: Service, outputs: Sequence[int]) -> list[Any]:
         """The results at some positions, by a graph of the service."""
@@ -455,11 +390,11 @@ class Run:
                 known.add(id(value))
                 memory.count(value)
             node.value = value  # its memory is the program's to use again
-        self.is_program = True
-        self._let_go()
+        self.is_program, self.shared = True, self.form.repeats
+        self.end()
 
 
-def _parts(session: Session, nodes: list[Record], wanted: set[Record], takes_programs: bool) -> Iterator[Steps | Run]:
+def _parts(session: Session, nodes: list[Record], wanted: set[Record]) -> Iterator[Steps | Run]:
     """Computation of records, in order."""
     if desk.placing is not None and any(accelerator_of(node) is not None for node in nodes):
         if session.is_limited:  # each waits for room
@@ -476,7 +411,10 @@ def _parts(session: Session, nodes: list[Record], wanted: set[Record], takes_pro
             later = {each for part in parts[i + 1 :] for node in part for each in node.inputs if type(each) is Record}
             yield _run(session, own, wanted | later, is_placed=True)
         return
-    if not takes_programs or (len(nodes) < _FEWEST and not _is_worth_lanes(nodes)):
+    op: Any = nodes[0].op
+    # A large reduction alone is a program, too, for its exacter sums.
+    is_few = len(nodes) < _FEWEST and not ((len(nodes) > 1 or op.reduction) and _has_large(nodes))
+    if is_few or not session.takes_programs:
         yield Steps(session, nodes)
         return
     stretches = structures.stretches(nodes)
@@ -499,8 +437,8 @@ def _parts(session: Session, nodes: list[Record], wanted: set[Record], takes_pro
             yield Steps(session, rest)
             rest = []
         structures.begin(own[0])
-        if not run.needs_service:
-            run.structure.bind(run.description, len(_common(own)[0]))
+        if not run.needs_service and run.structure.program is None:
+            run.structure.program = _program(run.description, [*run.description.produced], {}, is_served=False)
         yield run
     if rest:
         yield Steps(session, rest)
@@ -512,15 +450,8 @@ def _run(session: Session, nodes: list[Record], wanted: set[Record], is_placed: 
     if structure is None:
         structure = Structure(not is_placed and _has_large(nodes))
         structures.known.put(description.key, structure)
-        structure.repeats = len(_common(nodes)[0]) if is_placed else 0
     structure.times_met += 1
     return Run(session, nodes, description, structure)
-
-
-def _is_worth_lanes(nodes: Sequence[Record]) -> bool:
-    """Return whether a few records are a program at once; so is a large reduction alone, for its exacter sums."""
-    op = nodes[0].op
-    return (len(nodes) > 1 or (op is not None and op.reduction)) and _has_large(nodes)
 
 
 def _has_large(nodes: Iterable[Record]) -> bool:
@@ -530,35 +461,15 @@ def _has_large(nodes: Iterable[Record]) -> bool:
 
 def _have_common(stretches: list[list[Record]]) -> bool:
     """Return whether an operation that is more than a view or a constant repeats one of another stretch."""
-    same, _ = _common([node for own in stretches for node in own])
-    if not same:
-        return False
-    of = {node: i for i, own in enumerate(stretches) for node in own}
+    of: dict[Any, int] = {node: i for i, own in enumerate(stretches) for node in own}
     return any(
         of[node] != of[first] and not first.op.view and any(type(each) is Record for each in first.inputs)  # type: ignore[union-attr]
-        for node, first in same.items()
+        for node, first in _common(of)[0].items()
     )
 
 
 def _common(nodes: Iterable[Record]) -> tuple[dict[Record, Record], set[Record]]:
-    return common(
-        [
-            (
-                node,
-                node.op,
-                (node.params, node.dtype, node.shape),
-                [each if type(each) is Record else _constant(each) for each in node.inputs],
-            )
-            for node in nodes
-        ]
-    )
-
-
-def _constant(value: Input) -> Any:
-    assert isinstance(value, np.ndarray)
-    if not value.shape:
-        return value.dtype, value.tobytes()
-    return (value.dtype, value.shape, value.tobytes()) if value.size <= _COMPARED else id(value)
+    return common([(node, node, node.inputs) for node in nodes])
 
 
 def explain(node: Record, cause: BaseException) -> Error:
@@ -576,38 +487,23 @@ def explain(node: Record, cause: BaseException) -> Error:
     return OpError.of(failed, cause)
 
 
-def is_own(value: Any) -> bool:
-    """Return whether a value has memory of its own that may be written."""
-    return type(value) is np.ndarray and value.base is None and value.flags.writeable and value.flags.c_contiguous
-
-
 # -- structures --------------------------------------------------------------------------------------------------
 
 
 class Structure:
     """Knowledge of records of one structure.
 
-    Args:
-        is_large: Whether an operation is worth a thread of its own, so that the service computes them.
-
     Attributes:
+        is_large: Whether an operation is worth a thread of its own, so that the service computes them.
         times_met: How often there were records of it.
-        repeats: How many of the records repeat others, once there is a program.
         program: Computes them; None if it was not needed yet, or the service does.
     """
 
     def __init__(self, is_large: bool) -> None:
         self.is_large = is_large
         self.times_met = 0
-        self.repeats = 0
         self.program: Program | None = None
         self._variants: set[Hashable] = set()  # numbers that graphs were made for
-
-    def bind(self, description: Description, repeats: int) -> None:
-        """Make the program for threads that compute it themselves, if there is none yet."""
-        if self.program is None:
-            self.program = _program(description, [*description.produced], {}, is_served=False)
-        self.repeats = repeats
 
     def served(self, service: Service, description: Description, outputs: Sequence[int], capture: bool) -> Program:
         """The program of some results, which a service keeps."""
@@ -627,21 +523,19 @@ class Structure:
 
 
 def _program(description: Description, outputs: Sequence[int], numbers: Container[int], **options: bool) -> Program:
-    from actorflow.array.transforms.program import Program
+    from actorflow.array.transforms.program import Given, Program
 
-    types = [_type_of(each, i in numbers) for i, each in enumerate(description.given)]
-    return Program([*steps_of(description.entries)], types, outputs, **options)
-
-
-def _type_of(each: Any, is_number: bool) -> Given:
-    from actorflow.array.transforms.program import Given
-
-    if isinstance(each, Part):
-        return Given(each.spec, each.place)
-    if not isinstance(each, Record | np.ndarray):
-        return Given(None)
-    place = each.place if isinstance(each, Record) else HOST
-    return Given(TensorSpec(each.shape, each.dtype), place, each if is_number else None)  # type: ignore[arg-type]
+    types = []
+    for i, each in enumerate(description.given):
+        if isinstance(each, Part):
+            types.append(Given(each.spec, each.place))
+        elif isinstance(each, Record):
+            types.append(Given(TensorSpec(each.shape, each.dtype), each.place))
+        elif isinstance(each, np.ndarray):
+            types.append(Given(TensorSpec(each.shape, each.dtype), HOST, each if i in numbers else None))
+        else:
+            types.append(Given(None))
+    return Program(description.steps, types, outputs, **options)
 
 
 class Structures:
@@ -666,19 +560,12 @@ class Structures:
 
     def stretches(self, nodes: list[Record]) -> list[list[Record]]:
         """Records in order, cut where the line comes again that began them, or one that has begun others."""
-        starts, begun = [0], self._starts
-        first = _start_of(nodes[0])
-        after = _LEAST_BETWEEN
-        for i in range(_LEAST_BETWEEN, len(nodes)):
-            if i >= after:
-                node = nodes[i]
-                origin = id(node._code), node._instruction
-                if origin == first or origin in begun:
-                    starts.append(i)
-                    first, after = origin, i + _LEAST_BETWEEN
-        if len(starts) == 1:
-            return [nodes]
-        return [nodes[start:stop] for start, stop in zip(starts, [*starts[1:], len(nodes)], strict=True)]
+        cuts, first = [0], _start_of(nodes[0])
+        for i, node in enumerate(nodes):
+            if i >= cuts[-1] + _LEAST_BETWEEN and ((at := _start_of(node)) == first or at in self._starts):
+                cuts.append(i)
+                first = at
+        return [nodes[start:stop] for start, stop in pairwise([*cuts, len(nodes)])]
 
 
 def _start_of(node: Record) -> tuple[int, int]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
+from collections.abc import Callable
+from functools import cache
 from sys import getrefcount
 from typing import Any
 
@@ -24,10 +26,7 @@ _KEPT_BYTES = 256 * 1024 * 1024
 class Memory:
     """Counts the values of a session, and keeps the buffers of those that have ended for later ones.
 
-    All but `count`, `lease` and `reclaim` are called with the session's lock held.
-
-    Args:
-        budget_bytes: Most bytes of values; None for no limit.
+    All but `count`, `lease` and `reclaim`, which any thread may call, are called with the session's lock held.
 
     Attributes:
         pool: The buffers. Under a budget all values are counted there, otherwise those that are used again.
@@ -38,18 +37,13 @@ class Memory:
             raise GraphError(f"memory_budget must be positive, got {budget_bytes} bytes")
         self.pool = BufferPool()
         self.pool.budget_bytes = budget_bytes
-        self._buckets: dict[TensorSpec, Bucket] = {}
+        self._bucket: Callable[[TensorSpec], Bucket] = cache(self.pool.bucket)
         self._counted_bytes = POOLED_BYTES if budget_bytes is None else 1
         self._ended: deque[Value] = deque()
         self._ended_bytes = 0
 
-    @property
-    def is_limited(self) -> bool:
-        """Return whether there is a budget."""
-        return self.pool.budget_bytes is not None
-
     def count(self, value: Any) -> None:
-        """Count a value from now on. Any thread may call it."""
+        """Count a value from now on."""
         if type(value) is np.ndarray:
             if value.nbytes >= self._counted_bytes and value.base is None:
                 self.pool.adopt(value)
@@ -58,13 +52,13 @@ class Memory:
                 self.count(each)
 
     def lease(self, value: Any) -> Lease | None:
-        """Have the memory of a value reclaimed when its record ends. Any thread may call it."""
+        """Have the memory of a value reclaimed when its record ends."""
         if type(value) is np.ndarray and value.nbytes >= POOLED_BYTES:
             return Lease(value, self.reclaim)
         return None
 
     def reclaim(self, value: Any) -> None:
-        """Keep the memory of a value that a record has let go of. Any thread may call it, also when collecting."""
+        """Keep the memory of a value that a record has let go of, maybe while garbage is collected."""
         if type(value) is np.ndarray and value.nbytes >= POOLED_BYTES and self._ended_bytes < _KEPT_BYTES:
             self._ended_bytes += value.nbytes
             self._ended.append(value)
@@ -72,19 +66,14 @@ class Memory:
     def take(self, shape: tuple[int, ...], dtype: DType) -> Value:
         """A buffer with undefined contents."""
         spec = TensorSpec(shape, dtype)
+        value: Value
         if spec.size_bytes < POOLED_BYTES:
             value = np.empty(shape, dtype)
             self.count(value)
-            return value
-        self.sort_out()
-        buffer: Value = self._bucket(spec).take()
-        return buffer
-
-    def _bucket(self, spec: TensorSpec) -> Bucket:
-        bucket = self._buckets.get(spec)
-        if bucket is None:
-            bucket = self._buckets[spec] = self.pool.bucket(spec)
-        return bucket
+        else:
+            self.sort_out()
+            value = self._bucket(spec).take()
+        return value
 
     def sort_out(self) -> None:
         """Take back the buffers of ended records that have no other references."""
@@ -116,12 +105,7 @@ class Memory:
 
 
 class DeviceMemory(Memory):
-    """The memory that a session's values take on one device.
-
-    Args:
-        budget_bytes: Most bytes of values; None for no limit.
-        place: The device.
-    """
+    """The memory that a session's values take on one device."""
 
     def __init__(self, budget_bytes: int | None, place: Place) -> None:
         super().__init__(budget_bytes)

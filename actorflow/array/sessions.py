@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Token
 from functools import partial
@@ -60,17 +61,15 @@ _number = attrgetter("number")
 
 
 class Found(NamedTuple):
-    """The records that must be computed.
+    """The records that must be computed: new ones, in order, and those of other sessions.
 
     Attributes:
-        new: The records of the session that nothing computes yet, in the order in which they were made.
-        under_way: The records that are being computed.
-        foreign: The records of other sessions.
+        is_under_way: Whether some are being computed.
         shared: Of the new ones, those that others than these read: worth keeping.
     """
 
     new: list[Record]
-    under_way: list[Record]
+    is_under_way: bool
     foreign: list[Record]
     shared: set[Record]
 
@@ -164,14 +163,13 @@ class Session(Evaluator):
         """Calls and times by operation."""
         with Guard(self._changed):
             owed, self._owed = self._owed, {}
-            for form, (entries, calls, total_ns) in owed.items():
+            for form, (steps, calls, total_ns) in owed.items():
                 # Each operation has the share of the program's time that it has of that of all.
                 profiles = form.profiles
                 spent = {i: sum([each.total_ns for each in own]) for i, own in profiles.items()}
                 whole_ns = max(1, sum(spent.values()))
                 for i, own_ns in spent.items():
-                    op = entries[i][0]
-                    profile = self._profile.setdefault(op if isinstance(op, str) else op.name, OpProfile())
+                    profile = self._profile.setdefault(steps[i].op.name, OpProfile())
                     profile.calls += calls
                     profile.total_ns += total_ns * own_ns // whole_ns
                     profile.last_ns = sum([each.last_ns for each in profiles[i]])
@@ -206,7 +204,7 @@ class Session(Evaluator):
     # -- recording ----------------------------------------------------------------------------------------------
 
     def notice(self, node: Record) -> None:
-        """Have the service look at the records, of which there are many. Called while recording."""
+        """Have the service look at the records, of which there are many."""
         if self.dry_run:
             super().notice(node)
         elif self.sequential:
@@ -227,7 +225,6 @@ class Session(Evaluator):
                 service = self._serving()
                 if service is not None:
                     self._is_watching = True
-                    self._uses += 1
                     service.submit(self._watch)
 
     def _forget(self) -> None:
@@ -241,28 +238,21 @@ class Session(Evaluator):
                     pending.append(ref)
 
     def buffer(self, shape: tuple[int, ...], dtype: DType) -> Value:
-        """Memory for a new array. Waits for room: computes what was recorded, so that it lets go of what it reads.
-
-        Raises:
-            OutOfMemoryError: if there is no room even then.
-        """
+        """Memory for a new array. Waits for room: computes what was recorded, so that it lets go of what it reads."""
         memory = self.memory
         size_bytes = prod(shape) * dtype.itemsize
         if size_bytes < POOLED_BYTES and not self.is_limited:
             return np.empty(shape, dtype)
         with Guard(self._changed) as guard:
-            if not self.is_limited:
-                return memory.take(shape, dtype)
             # Records need room for their values, too.
-            if self._has_room(size_bytes) or (desk.placing is not None and self._fit((), size_bytes)):
-                return memory.take(shape, dtype)
-            self._drain(guard)
-            if not memory.fits(size_bytes):
-                gc.collect()
+            if not (self._has_room(size_bytes) or (desk.placing is not None and self._fit((), size_bytes))):
                 self._drain(guard)
-            if memory.fits(size_bytes):
-                return memory.take(shape, dtype)
-        raise memory.no_room("a new array", size_bytes)
+                if not memory.fits(size_bytes):
+                    gc.collect()
+                    self._drain(guard)
+                if not memory.fits(size_bytes):
+                    raise memory.no_room("a new array", size_bytes)
+            return memory.take(shape, dtype)
 
     def room(self, shape: tuple[int, ...], dtype: DType) -> Value:
         """Memory for the value of a record."""
@@ -340,12 +330,8 @@ class Session(Evaluator):
     # -- with the lock held -------------------------------------------------------------------------------------
 
     def _wait(self, guard: Guard) -> None:
-        """Wait until something has changed.
-
-        Raises:
-            DeviceError: in a simulation, whose one thread is this one.
-        """
-        if simulation.loop is not None:
+        """Wait until something has changed."""
+        if simulation.loop is not None:  # this thread is the only one
             raise DeviceError("the loop computes this array: in a simulation, await it")
         self._changed.wait(guard.wait_s)
 
@@ -364,10 +350,9 @@ class Session(Evaluator):
         self._late_bytes += sum([recorded.popleft() for _ in range(len(recorded))])
 
     def _has_room(self, size_bytes: int) -> bool:
-        """Return whether these bytes fit, and all beside it that was recorded, even if all of it is needed.
-
-        To find out what is needed takes a look at each record.
-        """
+        """Return whether these bytes fit beside all that was recorded, even if all of it is needed: a quick look."""
+        if not self.is_limited:
+            return True
         self._count_recorded()
         claimed_bytes = sum([job.claimed_bytes for job in self._jobs])
         return desk.placing is None and self.memory.fits(size_bytes + self._late_bytes + claimed_bytes)
@@ -377,10 +362,9 @@ class Session(Evaluator):
         # Recent records count twice if they are asked for; but other sessions may read records that no array shows.
         if self._has_room(size_bytes + sum([bytes_of(node) for node in collect(nodes, self).new])):
             return True
-        needs: dict[Memory, int] = {self.memory: size_bytes + sum([job.claimed_bytes for job in self._jobs])}
+        needs = Counter({self.memory: size_bytes + sum([job.claimed_bytes for job in self._jobs])})
         for node in collect([*nodes, *self._take_pending()], self).new:
-            memory = self.memory_of(node)
-            needs[memory] = needs.get(memory, 0) + bytes_of(node)
+            needs[self.memory_of(node)] += bytes_of(node)
         self._late_bytes = max(0, sum(needs.values()) - size_bytes)
         return all(memory.fits(need_bytes) for memory, need_bytes in needs.items())
 
@@ -389,12 +373,10 @@ class Session(Evaluator):
         place = None if desk.placing is None else accelerator_of(node)
         if place is None or node.place is HOST:
             return self.memory
-        memory = self._memories.get(place)
-        if memory is None:
-            options = self._options.get(place)
-            own = None if options is None else options.memory_budget
-            memory = self._memories[place] = DeviceMemory(own or self.memory.pool.budget_bytes, place)
-        return memory
+        if place not in self._memories:
+            own = self._options[place].memory_budget if place in self._options else None
+            self._memories[place] = DeviceMemory(own or self.memory.pool.budget_bytes, place)
+        return self._memories[place]
 
     def admit(self, node: Record, need_bytes: int) -> Error | None:
         """Make room for a record's value; the error where there is none.
@@ -422,36 +404,31 @@ class Session(Evaluator):
                 return None
             if asked and not self._fit(asked):  # in the order of recording there is room whenever there can be
                 roots = [*self._take_pending(), *asked]
-        found = collect(roots, self)
-        while found.foreign:
-            self._force_elsewhere(found.foreign)
-            found = collect(roots, self)
-        if found.under_way or not found.new:
+        while (found := collect(roots, self)).foreign:
+            self._changed.release()
+            try:
+                for node in between_sessions(found.foreign):
+                    node.evaluator.force([node])
+            finally:
+                self._changed.acquire()
+        if found.is_under_way or not found.new:
             return None
         needed = {node.number for node in collect(asked, self).new} if self.is_limited else set()
-        job = Job(self, needed)
-        if self.is_limited:
-            job.claimed_bytes = sum([*map(bytes_of, found.new)])
-            self._late_bytes = max(0, self._late_bytes - job.claimed_bytes)
-        self._jobs.add(job)
         wanted = found.shared.union(roots)
         del roots, asked
-        job.plan(found.new, wanted, self.takes_programs)
-        self.shared += job.shared
+        job = Job(self, found.new, wanted, needed)
+        self._late_bytes = max(0, self._late_bytes - job.claimed_bytes)
+        self._jobs.add(job)
         return job
-
-    def _force_elsewhere(self, nodes: list[Record]) -> None:
-        self._changed.release()
-        try:
-            for node in between_sessions(nodes):
-                node.evaluator.force([node])
-        finally:
-            self._changed.acquire()
 
     def _run(self, job: Job, is_ahead: bool = False) -> None:
         """Compute a job, or have the service do so, which then tells; what interrupts this thread is raised."""
-        if (is_ahead or (job.needs_service and simulation.loop is None)) and self._hand_over(job):
-            return
+        if is_ahead or (job.needs_service and simulation.loop is None):
+            service = self._serving()
+            if service is not None:
+                job.is_served = True
+                service.submit(partial(self._serve, job))
+                return
         interrupt: BaseException | None = None
         self._changed.release()
         try:
@@ -468,17 +445,9 @@ class Session(Evaluator):
         if interrupt is not None:
             raise interrupt
 
-    def _hand_over(self, job: Job) -> bool:
-        service = self._serving()
-        if service is None:
-            return False
-        self._uses += 1
-        job.is_served = True
-        service.submit(partial(self._serve, job))
-        return True
-
     def _serving(self) -> Service | None:
-        """The service, started if there is none; None if that is impossible."""
+        """The service, for another use, started if there is none; None if that is impossible."""
+        self._uses += 1
         if not self._running:
             from actorflow.runtime.service import Service
 
@@ -491,9 +460,8 @@ class Session(Evaluator):
     def _end(self, job: Job) -> None:
         """Hand on the results of a job, and begin what waited for it."""
         self._jobs.discard(job)
-        for node in job.end():  # what it has left is computed by the next one who asks
-            if node.handle is not None:
-                self.pending.append(node.handle)
+        # What it has left is computed by the next one who asks.
+        self.pending.extend([node.handle for node in job.end() if node.handle is not None])
         for part in job.parts:
             for name, elapsed_ns, has_failed in part.calls:
                 profile = self._profile.setdefault(name, OpProfile())
@@ -502,11 +470,12 @@ class Session(Evaluator):
                 else:
                     profile.add(elapsed_ns)
             self.computed += len(part.calls)
+            self.shared += part.shared
             if isinstance(part, Run) and part.is_program:
-                owed = self._owed.setdefault(part.form, [part.entries, 0, 0])
+                owed = self._owed.setdefault(part.form, [part.steps, 0, 0])
                 owed[1] += 1
                 owed[2] += part.elapsed_ns
-                self.computed += len(part.entries) - part.shared
+                self.computed += len(part.steps) - part.shared
         for node in [node for node in self._callbacks if node.done]:
             for callback in self._callbacks.pop(node):
                 callback()
@@ -575,17 +544,15 @@ class Session(Evaluator):
         self._is_watching = self._is_ahead = False
         self._callbacks.clear()
         while self._jobs:
-            for node in self._jobs.pop().end():
-                if node.handle is not None:
-                    self.pending.append(node.handle)
+            self.pending.extend([node.handle for node in self._jobs.pop().end() if node.handle is not None])
 
 
 def collect(roots: Iterable[Record], evaluator: Evaluator) -> Found:
     """Find the records that must be computed for ``roots``."""
     readers: dict[Record, int] = {}
     new: list[Record] = []
-    under_way: list[Record] = []
     foreign: list[Record] = []
+    is_under_way = False
     stack = [*roots]
     while stack:
         node = stack.pop()
@@ -598,7 +565,7 @@ def collect(roots: Iterable[Record], evaluator: Evaluator) -> Found:
         if node.evaluator is not evaluator:
             foreign.append(node)
         elif node.unit is not None:
-            under_way.append(node)
+            is_under_way = True
         else:
             new.append(node)
             for each in node.inputs:
@@ -607,7 +574,7 @@ def collect(roots: Iterable[Record], evaluator: Evaluator) -> Found:
     node = each = None  # type: ignore[assignment]  # they would count as references
     new.sort(key=_number)
     shared = {new[i] for i, others in enumerate(_references(new)) if others > readers[new[i]] + _UNREFERRED}
-    return Found(new, under_way, foreign, shared)
+    return Found(new, is_under_way, foreign, shared)
 
 
 def between_sessions(roots: Iterable[Record]) -> list[Record]:

@@ -289,6 +289,8 @@ class Matmul(Operation):
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
         a, b = op.inputs
+        if len(a.shape) == 2 and len(b.shape) == 1 and not wanted[0]:
+            return [None, apply(Matmul(not self.transpose_a), conjugated(a), grads[0])]
         a, b, g = self.as_matrices(a, b, grads[0])
         da = db = None
         if wanted[0]:

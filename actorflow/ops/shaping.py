@@ -281,8 +281,9 @@ def sum_to(grad: X, shape: tuple[int, ...]) -> X:
     axes = [*range(new), *[i + new for i, n in enumerate(shape) if n == 1 and grad.shape[i + new] != 1]]
     if not axes:
         return grad
-    summed = blob_of(ReduceSum(tuple(axes), keepdims=True), grad)
-    return reshape(summed, shape) if new else summed
+    keeps = len(axes) > new
+    summed = blob_of(ReduceSum(tuple(axes), keepdims=keeps), grad)
+    return reshape(summed, shape) if new and keeps else summed
 
 
 @dataclass(frozen=True)

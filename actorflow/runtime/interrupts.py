@@ -75,15 +75,18 @@ def _give_back() -> None:
             _give_back()
 
 
-def interruptible(function: Callable[..., Any], arguments: Iterable[Any], **options: Any) -> Any:
+def interruptible(function: Callable[..., Any], arguments: Iterable[Any]) -> Any:
     """Call a function that may run Python code for long; Ctrl-C interrupts it."""
     if threading.get_ident() != _State.main.ident or _State.is_open:
-        return function(*arguments, **options)
-    _State.is_open = True
+        return function(*arguments)
     try:
-        check_interrupt()
-        return function(*arguments, **options)
-    finally:
+        try:
+            _State.is_open = True
+            check_interrupt()
+            return function(*arguments)
+        finally:
+            _State.is_open = False
+    finally:  # also if the handler has raised in the line before
         _State.is_open = False
 
 

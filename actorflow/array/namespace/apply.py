@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import lru_cache
-from math import copysign
+from functools import lru_cache, partial, reduce
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ from actorflow.array.record.primitives import (
     Value,
     elementwise_primitive,
     exact_of,
-    primitive_of,
     reduction_primitive,
     view_of,
 )
@@ -29,7 +27,7 @@ from actorflow.array.record.record import HOST, SEVERAL, Input, Record, given, p
 from actorflow.core import desk
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.elementwise import Cast, WeightedSum
-from actorflow.ops.indexing import Key, Scatter, Slice, Take, numpy_key, parsed, part_shape, read
+from actorflow.ops.indexing import Key, Scatter, Take, numpy_key, parsed, part_shape, read
 from actorflow.ops.linalg import Matmul
 from actorflow.ops.operation import Operation, axes_of, inferred
 from actorflow.ops.shaping import Reduction
@@ -39,19 +37,11 @@ if TYPE_CHECKING:
     from actorflow.array.array import Array
 
 _COMPARISONS = frozenset({"equal", "greater", "greater_equal", "less", "less_equal", "not_equal"})
-_SCALARS = (bool, int, float, complex)
 _SAMPLES = {bool: True, int: 1, float: 1.0, complex: 1j}
-#: Integers that every dtype has are below it.
-_FEW = 100
-_targets: dict[tuple[DType, type], DType] = {}
 
 
 def node_of(name: str, argument: str, x: object) -> Record:
-    """The record that an array shows.
-
-    Raises:
-        DTypeError: if it is not an array; the message names the argument.
-    """
+    """The record that an array shows; DTypeError, which names the argument, if it is not an array."""
     if type(x) is Record.array_type:
         return x._node
     raise DTypeError(f"{name}: {argument} must be an array of actorflow.array, got {type(x).__name__}")
@@ -64,74 +54,48 @@ def constant(name: str, value: object, dtype: DType) -> Value:
         DTypeError: if it is not a number.
         OverflowError: if an integer does not fit, and it is not only compared.
     """
-    kind = type(value)
-    if kind is float:
-        return _float(value, dtype, copysign(1.0, value))  # type: ignore[arg-type]
-    target = _targets.get((dtype, kind))
-    if kind is int and target is not None and 0 <= value < _FEW:  # type: ignore[operator]
-        return _integer(value, target)
-    if target is None:
-        if kind in _SAMPLES:
-            target = _targets[dtype, kind] = np.result_type(dtype, _SAMPLES[kind])
-        elif isinstance(value, np.ndarray | np.generic):
+    kind: Any = type(value)
+    if kind not in _SAMPLES:
+        if isinstance(value, np.ndarray | np.generic):
             if value.dtype.kind not in "biufc":
                 raise DTypeError(f"{name}: expected booleans or numbers, got {value.dtype}")
             return np.array(value)
-        else:
-            plain: Any = next((base for base in _SCALARS if isinstance(value, base)), None)  # as of an enum
-            if plain is None:
-                raise DTypeError(f"{name}: expected arrays and numbers, got {kind.__name__}")
-            return constant(name, plain(value), dtype)
+        kind = next((base for base in _SAMPLES if isinstance(value, base)), None)  # as of an enum
+        if kind is None:
+            raise DTypeError(f"{name}: expected arrays and numbers, got {type(value).__name__}")
     try:
-        return np.array(value, target)
+        return _number(kind(value), kind, dtype, "" if kind is int else repr(value))
     except OverflowError:
         if name in _COMPARISONS and dtype.kind in "iub":  # as NumPy does: it is beyond all that there can be
             return np.array(np.inf if value > 0 else -np.inf)  # type: ignore[operator]
         raise
 
 
-@lru_cache(maxsize=1_024)
-def _float(value: float, dtype: DType, _sign: float) -> Value:  # as keys, zeros of both signs are equal
-    found = value_of(value, np.result_type(dtype, 1.0))
-    found.flags.writeable = False
-    return found
-
-
-@lru_cache(maxsize=1_024)
-def _integer(value: int, dtype: DType) -> Value:
-    found = np.array(value, dtype)
+@lru_cache(maxsize=4_096)
+def _number(value: Any, kind: type, dtype: DType, _text: str) -> Value:  # as keys, zeros of both signs are equal
+    found = value_of(value, np.result_type(dtype, _SAMPLES[kind]))
     found.flags.writeable = False
     return found
 
 
 def value_of(value: Any, dtype: npt.DTypeLike | None) -> Value:
-    """Python numbers, or nested sequences of them, as an array; floats beyond a dtype are infinities without a warning.
-
-    Raises:
-        OverflowError: if an integer does not fit.
-    """
+    """Python numbers, or nested sequences of them, as an array; floats beyond a dtype are infinities, not warned of."""
     with np.errstate(all="ignore"):
         return np.array(value, dtype)
 
 
 def pair(name: str, x1: Any, x2: Any) -> tuple[Input, Input]:
-    """Two operands, each an array or a number; a number beside an array is as for `constant`."""
+    """Two operands, arrays, or one of them a number, which is as for `constant`."""
     if type(x1) is Record.array_type:
         one = x1._node
         return one, x2._node if type(x2) is Record.array_type else constant(name, x2, one.dtype)
-    if type(x2) is Record.array_type:
-        return constant(name, x1, x2._node.dtype), x2._node
-    kind = np.result_type(x1, x2)
-    return value_of(x1, kind), value_of(x2, kind)
+    other = node_of(name, "one of the arguments", x2)
+    return constant(name, x1, other.dtype), other
 
 
 @lru_cache(maxsize=4_096)
 def broadcast(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that arrays of these shapes broadcast to.
-
-    Raises:
-        ShapeError: if they do not.
-    """
+    """The shape that arrays of these shapes broadcast to."""
     try:
         return broadcast_shapes(*shapes)
     except ValueError:
@@ -155,13 +119,7 @@ def binary(op: ElementwisePrimitive, x1: Any, x2: Any) -> Array:
 
 def recorded(op: ElementwisePrimitive, x1: Any, x2: Any) -> Array:
     """The same, where that is not computed at once."""
-    kind = Record.array_type
-    if type(x1) is kind:
-        a: Input = x1._node
-        b: Input = x2._node if type(x2) is kind else constant(op.name, x2, a.dtype)
-    else:
-        b = node_of(op.name, "one of the arguments", x2)
-        a = constant(op.name, x1, b.dtype)
+    a, b = pair(op.name, x1, x2)
     shape = a.shape if a.shape == b.shape else broadcast(op.name, a.shape, b.shape)
     return record(op, (a, b), shape, op.dtype(a.dtype, b.dtype))
 
@@ -172,18 +130,8 @@ def cast(x: Array, dtype: DType) -> Array:
         return x
     found: Array | None = None
     if dtype.kind not in "iu" or x._node.dtype.kind not in "fV":  # as an integer, what is too large is the nearest one
-        found = desk.call(_caster(dtype), x, is_view=False)
-    return unary(_casting(dtype), x) if found is None else found
-
-
-@lru_cache(maxsize=256)
-def _caster(dtype: DType) -> Callable[..., Value]:
-    return methodcaller("astype", dtype, "C")
-
-
-@lru_cache(maxsize=256)
-def _casting(dtype: DType) -> ElementwisePrimitive:
-    return elementwise_primitive(Cast(dtype))
+        found = desk.call(methodcaller("astype", dtype, "C"), x, is_view=False)
+    return unary(elementwise_primitive(Cast(dtype)), x) if found is None else found
 
 
 def elementwise(operation: Any, inputs: Sequence[Any]) -> Array:
@@ -197,20 +145,20 @@ def elementwise(operation: Any, inputs: Sequence[Any]) -> Array:
         x: Array = inputs[0]  # a sum of one
         return x if operation.arguments[0][0] == "*" else unary(op, x)
     if operation.conditions:
-        return chosen(op, *inputs)
-    found = inputs[0]
-    for each in inputs[1:]:
-        found = binary(op, found, each)
-    made: Array = found
-    return made
+        return _chosen(op, *inputs)
+    found: Array = reduce(partial(binary, op), inputs)
+    return found
 
 
-def chosen(op: ElementwisePrimitive, condition: Any, x1: Any, x2: Any) -> Array:
-    """Record a choice between two operands by a condition."""
+def _chosen(op: ElementwisePrimitive, condition: Any, x1: Any, x2: Any) -> Array:
     which = node_of(op.name, "condition", condition)
     if which.dtype != np.bool_:
         raise DTypeError(f"{op.name}: condition must be bool, got {which.dtype}")
-    one, other = pair(op.name, x1, x2)
+    if Record.array_type in (type(x1), type(x2)):
+        one, other = pair(op.name, x1, x2)
+    else:
+        kind = np.result_type(x1, x2)
+        one, other = value_of(x1, kind), value_of(x2, kind)
     shape = broadcast(op.name, which.shape, one.shape, other.shape)
     return record(op, (which, one, other), shape, op.dtype(which.dtype, one.dtype, other.dtype))
 
@@ -242,15 +190,10 @@ def reduced(kind: type[Reduction], x: Array, axis: int | Sequence[int] | None, k
 
 
 def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
-    """Record an operation of `actorflow.ops`.
+    """Record an operation of `actorflow.ops`; gives its result, a tuple of them for several.
 
     Args:
-        operation: The operation.
         inputs: Arrays, at least one; numbers and NumPy arrays beside them are constants.
-    Returns:
-        Its result; a tuple of them for several.
-    Raises:
-        GraphError: as its ``infer`` does.
     """
     if operation.elementwise and type(operation) is not WeightedSum:
         return elementwise(operation, inputs)
@@ -274,12 +217,7 @@ def applied(operation: Operation, inputs: Sequence[Any]) -> Any:
 
 
 def applied_to(x: Array, make: Callable[..., Operation], *params: Any) -> Array:
-    """Record an operation that reads one array, and is known by its class and parameters: the shortest way to do it.
-
-    Raises:
-        DTypeError: if ``x`` is not an array.
-        GraphError: as the operation's ``infer`` does.
-    """
+    """Record an operation that reads one array, and is known by its class and parameters: the shortest way to do it."""
     operation, at_once = _made(make, params)
     found: Array | None = desk.call(at_once, x, is_view=True)
     if found is None:
@@ -310,29 +248,23 @@ def _nodes(operation: Operation, inputs: Sequence[Any]) -> tuple[Input, ...]:
     return tuple(nodes)
 
 
-#: Types of an operation's results, and how arrays record it.
-_Prepared = tuple[tuple[TensorSpec, ...], OperationPrimitive]
 #: Shapes and dtypes of an operation's inputs.
 _Types = tuple[tuple[tuple[int, ...], DType], ...]
 
 
-def _prepare(operation: Operation, types: _Types) -> _Prepared:
+def _prepare(operation: Operation, types: _Types) -> tuple[tuple[TensorSpec, ...], OperationPrimitive]:
     operation.check_arity(len(types))
     found = inferred(operation, [TensorSpec(*each) for each in types])
     if found is None:
         raise GraphError(f"{operation.kind} does not say what its outputs are: it cannot be applied to arrays")
-    return found, primitive_of(operation, types[0][1], len(found))
+    return found, OperationPrimitive(operation, types[0][1], len(found))
 
 
 _known = lru_cache(maxsize=4_096)(lambda operation, types, _exact: _prepare(operation, types))
 
 
-def prepared(operation: Operation, types: _Types) -> _Prepared:
-    """The types of an operation's results, and how arrays record it.
-
-    Raises:
-        GraphError: as its ``infer`` does.
-    """
+def prepared(operation: Operation, types: _Types) -> tuple[tuple[TensorSpec, ...], OperationPrimitive]:
+    """The types of an operation's results, and how arrays record it."""
     try:
         return _known(operation, types, exact_of(operation))
     except TypeError:  # an array among its parameters, or an input of a wrong dtype: that is said again
@@ -346,9 +278,6 @@ def read_index(x: Array, key: Any) -> Array:
     """``x[key]``. A mask's result has a shape that depends on values: it is computed at once.
 
     A single element of an array whose value is there is read at once, too: to record and plan that would take longer.
-
-    Raises:
-        IndexError: if an index is out of bounds, or there are too many.
     """
     node = x._node
     parts = key if type(key) is tuple else (key,)
@@ -358,9 +287,6 @@ def read_index(x: Array, key: Any) -> Array:
     if type(key) is Record.array_type and key.dtype.kind in "iu" and key.shape and node.shape:
         found: Array = applied(Take(0), (x, key))
         return found
-    plain = _plain(parts, len(node.shape))
-    if plain is not None:
-        return applied_to(x, Slice, plain)
     fixed, indices = _parsed(parts, len(node.shape))
     if any(each.dtype.kind == "b" for each in indices):
         values = [each._value() if type(each) is Record.array_type else each for each in indices]
@@ -371,19 +297,10 @@ def read_index(x: Array, key: Any) -> Array:
 
 
 def write_index(x: Array, key: Any, value: Any) -> Array:
-    """The array after ``x[key] = value``.
-
-    Raises:
-        IndexError: as for `read_index`.
-        ShapeError, DTypeError: if the value does not fit.
-    """
+    """The array after ``x[key] = value``."""
     node = x._node
-    parts = key if type(key) is tuple else (key,)
-    plain = _plain(parts, len(node.shape))
-    indices: list[Any] = []
-    if plain is None:
-        plain, indices = _parsed(parts, len(node.shape))
-        part_shape("setitem", node.shape, plain, indices)
+    fixed, indices = _parsed(key if type(key) is tuple else (key,), len(node.shape))
+    part_shape("setitem", node.shape, fixed, indices)
     if type(value) is Record.array_type:
         if not np.can_cast(value.dtype, node.dtype, "same_kind"):
             raise DTypeError(f"assignment: expected {node.dtype}, got {value.dtype}")
@@ -391,13 +308,8 @@ def write_index(x: Array, key: Any, value: Any) -> Array:
     else:
         written = value_of(value, node.dtype)
     inputs = (node, written, *[each._node if type(each) is Record.array_type else each for each in indices])
-    primitive = _writing(plain, tuple([(each.shape, each.dtype) for each in inputs]))
+    _, primitive = prepared(Scatter(fixed), tuple([(each.shape, each.dtype) for each in inputs]))
     return record(primitive, inputs, node.shape, node.dtype, (), node.evaluator)
-
-
-@lru_cache(maxsize=16_384)
-def _writing(key: Key, types: tuple[tuple[tuple[int, ...], Any], ...]) -> OperationPrimitive:
-    return prepared(Scatter(key), types)[1]
 
 
 def _parsed(parts: tuple[Any, ...], rank: int) -> tuple[Key, list[Any]]:
@@ -409,27 +321,3 @@ def _parsed(parts: tuple[Any, ...], rank: int) -> tuple[Key, list[Any]]:
         if index.dtype.kind not in "iub":
             raise IndexError(f"an index must be of integers or bools, got an array of {index.dtype}")
     return found
-
-
-def _plain(parts: tuple[Any, ...], rank: int) -> Key | None:
-    """A key without arrays, as `parsed` gives it; None for others, right or wrong."""
-    found: list[Any] = []
-    gap = -1
-    for part in parts:
-        if type(part) is slice:
-            start, stop, step = part.start, part.stop, part.step
-            if not (type(start) in _ENDS and type(stop) in _ENDS and type(step) in _ENDS):
-                return None
-            found.append((start, stop, step))
-        elif type(part) is int or part is None:
-            found.append(part)
-        elif part is ... and gap < 0:
-            gap = len(found)
-        else:
-            return None
-    if gap >= 0:
-        found[gap:gap] = [(None, None, None)] * (rank + found.count(None) - len(found))
-    return tuple(found)
-
-
-_ENDS = (int, type(None))

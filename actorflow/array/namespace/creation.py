@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -115,14 +114,7 @@ def _converted(x: Array, dtype: _DType, copy: bool | None, device: _Device) -> A
         if copy is False:
             raise GraphError(f"asarray: copy=False, but {x.dtype} must be converted to {kind}")
         return cast(x, kind)
-    return _copied(x) if copy else x
-
-
-_COPY = methodcaller("copy")
-
-
-def _copied(x: Array) -> Array:
-    found: Array | None = desk.call(_COPY, x, is_view=False)
+    found: Array | None = desk.call(np.ndarray.copy, x, is_view=False) if copy else x
     return ew.copy(x) if found is None else found
 
 

@@ -27,11 +27,7 @@ float32, float64, complex64, complex128 = map(np.dtype, (np.float32, np.float64,
 
 
 def checked_dtype(name: str, dtype: npt.DTypeLike) -> DType:
-    """A dtype of the standard, in the machine's byte order.
-
-    Raises:
-        DTypeError: if it is another one.
-    """
+    """A dtype of the standard, in the machine's byte order; DTypeError if it is another one."""
     kind = np.dtype(dtype)
     if kind.kind not in "biufc":
         raise DTypeError(f"{name}: expected booleans or numbers, got {kind}")

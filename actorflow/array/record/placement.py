@@ -31,12 +31,7 @@ TRANSFER = Primitive("to_device", lambda x, *_: x)
 
 
 def place_of(device: Place | str) -> Place:
-    """The place that a device is named by.
-
-    Raises:
-        PlaceError: if it is not a place, or on another rank.
-        DeviceUnavailableError: if there is no such device here.
-    """
+    """The place that a device is named by; an error if it is not a place, on another rank, or not there."""
     place = Place.parse(device)
     known = _places.get(place)
     if known is None:
@@ -70,7 +65,8 @@ def at(device: Place | str) -> Iterator[None]:
         sim:0 sim:0 [2. 4.]
     """
     place = place_of(device)
-    _watch_places(place)
+    if place is not HOST:
+        desk.placing = _placed
     token = _default.set(place)
     try:
         yield
@@ -89,11 +85,6 @@ def transfer(array: Array, place: Place) -> Array:
     return array if node.place is place and not node.evaluator.dry_run else _moved(node, place)
 
 
-def on_host(node: Record) -> Record:
-    """The record, or one that copies it to the CPU."""
-    return node if node.place is HOST else _moved(node, HOST)._node
-
-
 def accelerator_of(node: Record) -> Place | None:
     """The device that computes a record; None for the CPU. Copies to the CPU are the work of where they are from."""
     if node.place is not HOST:
@@ -101,13 +92,9 @@ def accelerator_of(node: Record) -> Place | None:
     return node.params[0] if node.op is TRANSFER and node.params[0] is not HOST else None
 
 
-def _watch_places(place: Place) -> None:
+def _moved(node: Record, place: Place) -> Array:
     if place is not HOST:
         desk.placing = _placed
-
-
-def _moved(node: Record, place: Place) -> Array:
-    _watch_places(place)
     return record(
         TRANSFER, (node,), node.shape, node.dtype, (node.place, place), node.evaluator, work=node.size, place=place
     )

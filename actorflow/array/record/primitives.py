@@ -46,8 +46,6 @@ class Primitive:
         prompt: Whether ``compute`` takes no longer than NumPy does, so that it may be called in any line.
 
     Attributes:
-        elementwise: Whether each element of the result depends on the elements at its place alone.
-        reduction: Whether it is a `ReductionPrimitive`.
         into: Whether ``compute`` takes ``out``, a buffer for the result.
         over: How many of its first inputs ``out`` may be.
         threaded: Whether ``compute`` uses all cores by itself.
@@ -103,14 +101,8 @@ class Primitive:
 
 
 def as_recorded(found: Any, shape: tuple[int, ...], dtype: DType) -> Any:
-    """Results of an operation, an array or a tuple of several: they must be of the types that were recorded.
-
-    Raises:
-        ShapeError, DTypeError: if it is not.
-    """
-    if type(found) is np.ndarray and found.dtype == dtype and found.shape == shape:
-        return found
-    if type(found) is tuple:  # its parts are checked
+    """Result of an operation, checked to be of the type that was recorded; several results are returned as they are."""
+    if type(found) is tuple or (type(found) is np.ndarray and found.dtype == dtype and found.shape == shape):
         return found
     found = np.asarray(found)
     if found.shape != shape:
@@ -126,13 +118,7 @@ def copied(value: Any) -> Any:
 
 
 def touched(op: Primitive, inputs: Sequence[Any], size: int) -> int:
-    """About how many elements an elementwise operation would touch in the time that one takes on the host.
-
-    Args:
-        op: The operation.
-        inputs: Its inputs, anything that has a ``size``.
-        size: Number of elements of its result.
-    """
+    """About how many elements an elementwise operation would touch in the time that one takes on the host."""
     if op.elementwise:
         return size
     if op.reduction:
@@ -163,27 +149,23 @@ class _Logistic:
 
 
 class ElementwisePrimitive(Primitive):
-    """An elementwise operation; several of them are computed in one pass.
-
-    Args:
-        operation: The operation. Arrays have the dtypes of its NumPy function, or those that its row says.
+    """An elementwise operation, with the dtypes of its NumPy function, or those that its row says.
 
     Attributes:
-        ufunc: NumPy's function that computes it; None if there is none, or its results have other dtypes.
+        dtype: Gives the dtype of the result for those of the inputs; raises DTypeError if it has none.
     """
 
     elementwise = into = True
-    ufunc: np.ufunc | None = None
 
     def __init__(self, operation: Elementwise) -> None:
         self.operation = operation
         self.over = 3 if operation.aligned else 0
-        #: The dtype of the result for those of the inputs; DTypeError if it has none.
-        self.dtype: Callable[..., DType] = lru_cache(maxsize=None)(self._dtype)
+        self.dtype: Callable[..., DType] = cache(self._dtype)
+        ufunc: np.ufunc | None = None  # that gives the same, of the same dtypes
         if isinstance(operation.function, np.ufunc) and operation.types is None and not operation.parameters:
-            self.ufunc = operation.function
-            self.returns = partial(self.ufunc, order="C")
-        self.loop: Any = _Logistic() if type(operation) is Sigmoid else Loop(self.ufunc)
+            ufunc = operation.function
+            self.returns = partial(ufunc, order="C")
+        self.loop: Any = _Logistic() if type(operation) is Sigmoid else Loop(ufunc)
         super().__init__(
             operation.function_name, operation.into if operation.function else self._by_kernel, prompt=True
         )
@@ -246,30 +228,22 @@ class ReductionPrimitive(Primitive):
     """A reduction by a ufunc; it ends a chain of elementwise operations in the same pass.
 
     Its parameters are the axes, in ascending order, ``keepdims``, and the dtype in which sums and products are formed.
-
-    Args:
-        operation: The operation.
     """
 
     reduction = True
 
     def __init__(self, operation: Reduction) -> None:
-        super().__init__(operation.function_name, self.fold, prompt=True)
+        super().__init__(operation.function_name, lambda x, *params: self.of_all(params)(x), prompt=True)
         self.operation = operation
-        self.ufunc = operation.ufunc
-
-    def fold(self, x: Value, axes: tuple[int, ...], keepdims: bool, dtype: DType) -> Any:
-        """The reduction of an array, or of a block of it."""
-        return self.ufunc.reduce(x, axis=axes, keepdims=keepdims, dtype=dtype)
 
     def bound(self, params: Any, shape: tuple[int, ...]) -> Callable[..., Any] | None:
         return self.of_all(params) if shape else None
 
     def of_all(self, params: Any) -> Callable[..., Any]:
-        """Computes the same; a number where no axis is left."""
+        """Computes it from an array alone; gives a number where no axis is left."""
         axes, keepdims, dtype = params
         axis = axes[0] if len(axes) == 1 else axes  # NumPy takes a microsecond longer for a tuple
-        return partial(self.ufunc.reduce, axis=axis, keepdims=keepdims, dtype=dtype)
+        return partial(self.operation.ufunc.reduce, axis=axis, keepdims=keepdims, dtype=dtype)
 
 
 @lru_cache(maxsize=4_096)
@@ -282,15 +256,9 @@ _calls = count()
 
 
 class OperationPrimitive(Primitive):
-    """An operation of `actorflow.ops`, computed by its kernel for the CPU.
+    """An operation of `actorflow.ops` with a first input of some dtype, computed by its kernel for the CPU."""
 
-    Args:
-        operation: The operation.
-        dtype: Dtype of its first input.
-        outputs: Number of its results.
-    """
-
-    random = _is_one_call = False
+    random = False
 
     def __init__(self, operation: Operation, dtype: DType, outputs: int) -> None:
         quick = view_of(operation)
@@ -298,20 +266,20 @@ class OperationPrimitive(Primitive):
         super().__init__(operation.function_name, compute, view=operation.is_view)
         self.operation = operation
         if operation.is_view:
-            self._is_one_call = quick is not None
+            self.returns = quick
             self.prompt = type(operation).compute.__module__.startswith("actorflow.")
             return
         load_library("cpu", "numpy")
         kernel = find_kernel(operation, "cpu", dtype)
         self.random, self.pure = kernel.random, not kernel.random
         self.prompt = kernel.threaded or type(operation).__module__ in _BRIEF
-        self._returns = kernel.returns
+        self._outputs = outputs
         self._call = partial(_of_stream, kernel.function) if kernel.random else kernel.function
         self._call = partial(self._call, operation)
-        if outputs > 1:
-            self.compute = self._compute_several
-        elif kernel.returns:
+        if kernel.returns:
             self.compute = self._compute_returned
+        elif outputs > 1:
+            self.compute = self._compute_several
         else:
             self.compute, self.into, self.over = self._compute_into, True, int(operation.writes_over)
             self.threaded = kernel.threaded
@@ -321,23 +289,17 @@ class OperationPrimitive(Primitive):
     def _compute_into(self, *inputs: Any, out: Value) -> None:
         self._call([*inputs], [out])
 
-    def _compute_returned(self, *inputs: Any) -> Value:
-        results = self._call([*inputs], None)
-        if len(results) != 1:
-            raise GraphError(f"the kernel must return 1 values, got {len(results)}")
-        found: Value = results[0]
-        return found
+    def _compute_returned(self, *inputs: Any) -> Any:
+        found = self._call([*inputs], None)
+        if len(found) != self._outputs:
+            raise GraphError(f"the kernel must return {self._outputs} values, got {len(found)}")
+        return found[0] if self._outputs == 1 else tuple(found)
 
     def _compute_several(self, *inputs: Any) -> tuple[Value, ...]:
-        if self._returns:
-            return tuple(self._call([*inputs], None))
         read = inputs[:-1] if self.random else inputs
         found = [np.empty(*spec) for spec in self.operation.infer(*[TensorSpec(x.shape, x.dtype) for x in read])]
         self._call([*inputs], found)
         return tuple(found)
-
-    def bound(self, params: Any, shape: tuple[int, ...]) -> Callable[..., Any] | None:
-        return self.compute if self._is_one_call else None
 
     def again(self, inputs: Any, params: Any) -> tuple[Any, Any]:
         return inputs, ((next(_calls),) if self.random else params)
@@ -364,27 +326,9 @@ def _of_stream(function: Callable[..., Any], operation: Operation, inputs: list[
     return function(operation, inputs[:-1], outputs, inputs[-1])
 
 
-_known_primitives = lru_cache(maxsize=4_096)(lambda *args: OperationPrimitive(*args[:-1]))
-
-
-def primitive_of(operation: Operation, dtype: DType, outputs: int) -> OperationPrimitive:
-    """The primitive of an operation, the same one for equal operations where these can be hashed."""
-    try:
-        return _known_primitives(operation, dtype, outputs, exact_of(operation))
-    except TypeError:  # an array among its parameters
-        return OperationPrimitive(operation, dtype, outputs)
-
-
 class Numbered(Primitive):
-    """A random operation that is given its parameters, among them the number of the call, before what it reads.
-
-    Args:
-        op: The operation.
-        shape: Shape of its result.
-        dtype: Dtype of its result.
-    """
+    """A random operation that is given its parameters, among them the number of the call, before what it reads."""
 
     def __init__(self, op: Primitive, shape: tuple[int, ...], dtype: DType) -> None:
         self.numbered = op.operation
-
         super().__init__(op.name, lambda params, *inputs: op.called(params, shape, dtype)(*inputs), pure=False)

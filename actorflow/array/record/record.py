@@ -10,10 +10,11 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
+from functools import cache
 from math import prod
+from operator import methodcaller
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -31,18 +32,8 @@ from actorflow.spec import TensorSpec
 if TYPE_CHECKING:
     from actorflow.array.array import Array
 
-_PACKAGE = str(Path(__file__).parents[2])
-
-
-class _OwnFiles(dict[str, bool]):
-    """Whether files of code belong to this package, by their names."""
-
-    def __missing__(self, name: str) -> bool:
-        found = self[name] = name.startswith(_PACKAGE)
-        return found
-
-
-_is_own = _OwnFiles()
+#: Whether a file of code, of which there is the name, belongs to this package.
+_is_own = cache(methodcaller("startswith", str(Path(__file__).parents[2])))
 #: The CPU, compared by identity.
 HOST = Place()
 desk.place = HOST
@@ -50,8 +41,7 @@ desk.place = HOST
 WORTH_A_LOOK = 65_536
 #: Dtype of the record of an operation with several results, whose value is a tuple.
 SEVERAL = np.dtype(object)
-#: The dry run that a function is traced in, the records whose values it has asked for, and the number of its first one.
-_tracing: ContextVar[tuple[Evaluator, list[Record], int] | None] = ContextVar("actorflow-array-tracing", default=None)
+_tracing: ContextVar[Tracing | None] = ContextVar("actorflow-array-tracing", default=None)
 
 
 class Record(Node):
@@ -61,10 +51,7 @@ class Record(Node):
         op: The operation; None for a value that was given.
         inputs: Records, and NumPy arrays that are constants; empty once the value is there.
         params: Further arguments of ``op``; hashable for pure operations.
-        shape: Shape of the result.
-        dtype: Dtype of the result.
-        size: Number of elements of the result.
-        place: Where the result lives.
+        shape, dtype, size, place: Type, number of elements, and device of the result.
         evaluator: Computes it.
         number: Later records have higher ones.
         value: The result, once it is there; never written again while it can be seen.
@@ -116,7 +103,7 @@ class Record(Node):
             # Three frames are always those of this package.
             frame = sys._getframe(3)
             code = frame.f_code
-            while _is_own[code.co_filename] and frame.f_back is not None:
+            while _is_own(code.co_filename) and frame.f_back is not None:
                 frame = frame.f_back
                 code = frame.f_code
             self._code, self._instruction = code, frame.f_lasti  # the line is looked up where it is asked for
@@ -162,12 +149,7 @@ class Record(Node):
 
 
 class Lease:
-    """Returns the memory of a value when the record that has it ends.
-
-    Args:
-        value: The value.
-        reclaim: Called with it then, from any thread.
-    """
+    """Calls ``reclaim``, from any thread, with the value of a record when that ends."""
 
     __slots__ = ("_reclaim", "_value")
 
@@ -191,7 +173,6 @@ class Evaluator:
     """Keeper of records. This class is a dry run, which computes nothing; `Session` computes.
 
     Attributes:
-        dry_run: Whether nothing is computed.
         sequential: Whether each operation is computed in the line that records it.
         is_limited: Whether there is a memory budget.
         pending: The arrays for which something was recorded, since that was planned.
@@ -238,20 +219,12 @@ class Evaluator:
         return np.empty(shape, dtype)
 
     def force(self, nodes: Iterable[Record]) -> None:
-        """Compute records; returns when they are done, well or not.
-
-        Raises:
-            GraphError: in a dry run.
-        """
+        """Compute records; returns when they are done, well or not."""
         if not all(node.done for node in nodes):
             raise GraphError("an array without values, of a traced function or a dry run: use where(condition, x1, x2)")
 
     def when_done(self, node: Record, callback: Callable[[], None]) -> None:
-        """Have a record computed, and call ``callback`` when it is done, from any thread.
-
-        Raises:
-            GraphError: in a dry run.
-        """
+        """Have a record computed, and call ``callback`` when it is done, from any thread."""
         self.force([node])
         callback()
 
@@ -286,11 +259,7 @@ def record(
     """Record an operation and return at once.
 
     Args:
-        op: The operation.
-        inputs: Its inputs.
-        shape: Shape of its result.
-        dtype: Dtype of its result.
-        params: Its further arguments.
+        op, inputs, shape, dtype, params: As for `Record`.
         evaluator: Computes it; that of the first input if left out.
         work: Elements that it touches beyond those of its result.
         place: Where its result lives; where its inputs live if left out, see `actorflow.array.record.placement`.
@@ -306,7 +275,7 @@ def record(
     if desk.dry_runs:  # a result of an array without a value has none either
         dry = next((each.evaluator for each in inputs if type(each) is Record and each.evaluator.dry_run), None)
         traced = _tracing.get()
-        evaluator = dry or (traced[0] if traced is not None else evaluator)
+        evaluator = dry or (evaluator if traced is None else traced.evaluator)
     if op.prompt and evaluator.at_once and place is HOST and (op.view or prod(shape) + work <= evaluator.at_once):
         found = computed(op, inputs, params, shape, dtype, evaluator)
         if found is not None:
@@ -333,12 +302,9 @@ def computed(
     evaluator: Evaluator,
 ) -> Array | None:
     """The result of an operation on records and constants, if what it reads is there."""
-    values = []
-    for each in inputs:
-        value = each.value if type(each) is Record else each
-        if type(value) is not np.ndarray:
-            return None
-        values.append(value)
+    values = [each.value if type(each) is Record else each for each in inputs]
+    if any(type(value) is not np.ndarray for value in values):
+        return None
     try:
         out = quiet.run(op.called(params, shape, dtype), *values)
     except Exception:  # noqa: BLE001  it is raised where the value is asked for, as always
@@ -373,29 +339,41 @@ def _has_own_memory(node: Record) -> bool:
     return node.op is not None and node.op.into
 
 
-@contextmanager
-def tracing(evaluator: Evaluator, first: int) -> Iterator[list[Record]]:
-    """Record in a dry run whatever is recorded inside, in this context, from constants, too.
+class Tracing:
+    """Call of a function in a dry run, with arrays without values: within it all is recorded there, in this context.
 
-    Args:
+    Attributes:
         evaluator: The dry run.
-        first: Arrays whose records have lower numbers were there before, and may not be changed inside.
-    Yields:
-        The records whose values are asked for inside; what is recorded depends on these values.
+        nodes: Records of the arrays without values; they stay, whatever the function assigns to the arrays.
+        asked: The records whose values are asked for inside; what is recorded depends on these values.
+        first: Records with lower numbers were there before; their arrays may not be changed inside.
     """
-    asked: list[Record] = []
-    token = _tracing.set((evaluator, asked, first))
-    try:
-        yield asked
-    finally:
-        _tracing.reset(token)
+
+    def __init__(self) -> None:
+        self.evaluator = Evaluator()
+        self.nodes: list[Record] = []
+        self.asked: list[Record] = []
+        self.first = self.stand_in(TensorSpec((), np.dtype(np.bool_)))._node.number
+        self.nodes.clear()
+
+    def stand_in(self, like: Any) -> Array:
+        """An array without a value, of the type of an array or a `TensorSpec`."""
+        node = Record(None, (), like.shape, like.dtype, (), self.evaluator)
+        self.nodes.append(node)
+        return node.show()
+
+    def __enter__(self) -> None:
+        self._token = _tracing.set(self)
+
+    def __exit__(self, *failure: object) -> None:
+        _tracing.reset(self._token)
 
 
 def note_asked(node: Record) -> None:
     """Note that a record's value is asked for."""
     traced = _tracing.get()
     if traced is not None:
-        traced[1].append(node)
+        traced.asked.append(node)
 
 
 def replace(array: Array, by: Array) -> None:
@@ -404,35 +382,26 @@ def replace(array: Array, by: Array) -> None:
     Raises:
         GraphError: if the array would lose its value to a dry run, which has none.
     """
-    node = by._node
-    if desk.dry_runs:
-        _check_kept(array._node, node)
-    if node.place is not array._node.place:
-        node = by.to_device(array._node.place)._node
+    node, before, traced = by._node, array._node, _tracing.get()
+    if before.number < traced.first if traced is not None else node.evaluator.dry_run > before.evaluator.dry_run:
+        raise GraphError(
+            f"{'a traced function' if traced is not None else 'a dry run'} changes an array in place that was made "
+            f"outside of it, {before.dtype}{list(before.shape)}, and computes no value for it: make a new array, and "
+            "return that, or change a copy: asarray(x, copy=True)"
+        )
+    if node.place is not before.place:
+        node = by.to_device(before.place)._node
     array._node = node
     node.handle = handle = weakref.ref(array)
     if not node.done:
         node.evaluator.pending.append(handle)
 
 
-def _check_kept(before: Record, after: Record) -> None:
-    traced = _tracing.get()
-    if before.number < traced[2] if traced is not None else after.evaluator.dry_run and not before.evaluator.dry_run:
-        raise GraphError(
-            f"{'a traced function' if traced is not None else 'a dry run'} changes an array in place that was made "
-            f"outside of it, {before.dtype}{list(before.shape)}, and computes no value for it: make a new array, and "
-            "return that, or change a copy: asarray(x, copy=True)"
-        )
-
-
 def given(value: Value, evaluator: Evaluator, counted: bool = False, place: Place = HOST) -> Array:
     """An array whose value is there already, and is never written, or its copy on another device.
 
     Args:
-        value: The value, in the host's memory.
-        evaluator: The evaluator that it belongs to.
         counted: Whether the evaluator made the value.
-        place: Where the array is to live.
     """
     array: Array = desk.show(value, evaluator)
     array._node.lease = evaluator.lease(value)
@@ -446,11 +415,7 @@ class InterruptedStepError(Exception):
 
 
 def called(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function.
-
-    Raises:
-        InterruptedStepError: from what it raises that is no error.
-    """
+    """Call a function; raises InterruptedStepError from what it raises that is no error."""
     try:
         return function(*arguments)
     except Exception:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import combinations
 from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import DType, Numbered, Primitive
@@ -13,23 +15,19 @@ from actorflow.array.record.record import HOST, SEVERAL, Record
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
-#: A record in a description: its operation, or the name of that if it is given, as the first of what it reads; its
-#: further arguments, or the slot where they are given; shape and dtype of its result; slots of what it reads; where it
-#: is computed, None for the host. Records count from 0, what is given has slots from -1 on downwards. A plain tuple,
-#: since one is made whenever records are planned.
-Entry = tuple[Any, Any, tuple[int, ...], DType, tuple[int, ...], Place | None]
 _N = TypeVar("_N")
+#: The key of a step, the step or its record, and what it reads: keys of steps, and others.
+_Row = tuple[_N, Any, Iterable[Any]]
+#: Elements of a constant up to which it is compared with others.
+_COMPARED = 64
 
 
 class Step(NamedTuple):
-    """One operation apart from its record: an `Entry` whose operation and arguments are known.
+    """One operation apart from its record.
 
     Attributes:
-        op: The operation.
-        params: Its further arguments.
-        shape: Shape of the result.
-        dtype: Dtype of the result.
-        reads: Slots of its inputs.
+        op: The operation; where that or its arguments differ from time to time, they are the first of what it reads.
+        reads: Slots of its inputs: steps count from 0, what is given has slots from -1 on downwards.
         place: Where it is computed; None for the host.
     """
 
@@ -40,24 +38,17 @@ class Step(NamedTuple):
     reads: tuple[int, ...]
     place: Place | None = None
 
-    @property
-    def name(self) -> str:
-        """Name of the operation."""
-        return self.op.name
-
 
 class Description(NamedTuple):
     """Records, as a structure and what differs.
 
     Attributes:
-        entries: The operations.
         given: Records and constants that are read; operations, and parameters.
         produced: Records whose values are wanted, by position.
         key: The same for all records of one structure.
-        is_placed: Whether some of them are on accelerators.
     """
 
-    entries: list[Entry]
+    steps: list[Step]
     given: list[Any]
     produced: dict[int, Record]
     key: Hashable
@@ -81,18 +72,14 @@ class Part(NamedTuple):
 
 
 def describe(nodes: Sequence[Record], wanted: set[Record], is_placed: bool = False, varies: bool = True) -> Description:
-    """The structure of records, of which these are wanted: what an array shows, and what others than these read.
+    """The structure of records, in order, of which these are wanted, and those that an array shows.
 
-    Args:
-        nodes: In order.
-        wanted: Whose values are wanted even if no array shows them.
-        is_placed: Whether some are on accelerators.
-        varies: Whether views differ from one time to the next: then they are given.
+    Views, and the arguments of random operations, are given if they may vary from one time to the next.
     """
     slots: dict[Any, int] = {}
     given: list[Any] = []
     types: list[Any] = []
-    entries: list[Entry] = []
+    steps: list[Step] = []
     produced: dict[int, Record] = {}
 
     def give(key: Any, value: Any, kind: Any = None) -> int:
@@ -124,16 +111,20 @@ def describe(nodes: Sequence[Record], wanted: set[Record], is_placed: bool = Fal
         slots[id(node)] = i
         op: Any = node.op
         params: Any = node.params
-        if not op.pure:
-            params = give(id(params), params)
+        if varies and not op.pure:
+            row.insert(0, give(id(params), params))
+            op, params = _numbered(op, node.shape, node.dtype), ()
         elif varies and op.view and not params and not is_placed:
             row.insert(0, give(op, op))
-            op = op.name
+            op = _given(op.name)
         place = node.place if node.place is not HOST or op is TRANSFER else None
-        entries.append((op, params, node.shape, node.dtype, tuple(row), place))
+        steps.append(Step(op, params, node.shape, node.dtype, tuple(row), place))
         if node in wanted or node.is_held():
             produced[i] = node
-    return Description(entries, given, produced, (tuple(entries), tuple(types), tuple(produced)), is_placed)
+    return Description(steps, given, produced, (tuple(steps), tuple(types), tuple(produced)), is_placed)
+
+
+_numbered = lru_cache(maxsize=4_096)(Numbered)
 
 
 @cache
@@ -142,14 +133,25 @@ def _given(name: str) -> Primitive:
     return Primitive(name, lambda op, *inputs: op.compute(*inputs), view=True)
 
 
-def steps_of(entries: Iterable[Entry]) -> Iterator[Step]:
-    """The steps of a description, which are given what it gives."""
-    for op, params, shape, dtype, row, place in entries:
-        if isinstance(op, str):
-            op = _given(op)
-        elif isinstance(params, int):
-            op, row, params = Numbered(op, shape, dtype), (params, *row), ()
-        yield Step(op, params, shape, dtype, row, place)
+def needed(results: Sequence[Record], known: Sequence[Record], first: int) -> tuple[list[Record], list[Record]]:
+    """The records that results need, in order, up to those that are known: those of the tracing, and those before."""
+    seen, before = set(known), []
+    found = []
+    stack = [*results]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op is None or node.number < first or not node.evaluator.dry_run:
+            if node.op is not None or node.value is None or node.number < first:
+                before.append(node)
+        else:
+            found.append(node)
+            stack.extend(each for each in node.inputs if type(each) is Record)
+    found.sort(key=lambda node: node.number)
+    before.sort(key=lambda node: node.number)
+    return found, before
 
 
 def reached(steps: Sequence[Step], results: Iterable[int]) -> dict[int, None]:
@@ -161,43 +163,49 @@ def reached(steps: Sequence[Step], results: Iterable[int]) -> dict[int, None]:
     return dict.fromkeys(i for i in range(len(steps)) if i in wanted)
 
 
-def common(rows: Sequence[tuple[_N, Primitive | None, Hashable, Sequence[Any]]]) -> tuple[dict[_N, _N], set[_N]]:
+def common(rows: Iterable[_Row[_N]]) -> tuple[dict[_N, _N], set[_N]]:
     """For each step that repeats an earlier one, that one; and those of them that are copies of it.
 
     Two arrays stay two for a step that reads both, unless it goes element by element: BLAS adds up in another order
     where it multiplies an array with itself.
-
-    Args:
-        rows: For each step, in order: the step; its operation, None for a value; what else equal ones have in common;
-            what it reads, steps and others.
     """
+    keyed: list[_Row[_N]] = [(key, step, [*map(_value_key, reads)]) for key, step, reads in rows]
     apart: set[_N] = set()
     while True:
         known: dict[Any, _N] = {}
         same: dict[_N, _N] = {}
         one: dict[Any, Any] = {}  # steps whose array is that of another one
-        for step, op, what, reads in rows:
-            if op is not None and op.pure:
-                first = known.setdefault((op, what, *([one.get(x, x) for x in reads] if one else reads)), step)
-                if first is not step:
-                    same[step] = first
-                    if step not in apart:
-                        one[step] = first
-        confused = {*_confused(rows, one)} if one else None
+        for key, step, reads in keyed:
+            if step.op.pure:
+                row = step.op, step.params, step.shape, step.dtype, step.place or HOST, *[one.get(x, x) for x in reads]
+                first = known.setdefault(row, key)
+                if first is not key:
+                    same[key] = first
+                    if key not in apart:
+                        one[key] = first
+        confused = {*_confused(keyed, one)} if one else None
         if not confused:
             return same, apart & same.keys()
         apart |= confused
 
 
-def _confused(rows: Iterable[tuple[_N, Primitive | None, Hashable, Sequence[Any]]], same: dict[_N, _N]) -> Iterator[_N]:
+def _value_key(each: Any) -> Any:
+    """Equal for numbers, and for arrays of few elements, that are equal in bits."""
+    if not isinstance(each, np.ndarray):
+        return each
+    return (each.dtype, each.shape, each.tobytes()) if each.size <= _COMPARED else id(each)
+
+
+def _confused(rows: Iterable[_Row[_N]], same: dict[_N, _N]) -> Iterator[_N]:
     """Steps that repeat another one which is read beside them."""
     shown: dict[Any, set[Any]] = {}  # steps whose memory a result may be
-    for step, op, _, reads in rows:
-        if op is None or op.elementwise:
+    for key, step, reads in rows:
+        op = step.op
+        if op.elementwise:
             continue
         read = [shown.get(x) or {x} for x in reads]
         if op.view or (len(read) == 1 and not op.into):
-            shown[step] = set().union(*read) if op.view else {step, *read[0]}
+            shown[key] = set().union(*read) if op.view else {key, *read[0]}
             continue
         for one, other in combinations(read, 2):
             for x in one - other:

@@ -9,37 +9,49 @@ Complex numbers follow PyTorch's convention: the gradient of a real loss by ``z 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import reduce
 from operator import add
-from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 
 from actorflow.array.array import Array
 from actorflow.array.namespace.creation import asarray, zeros_like
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import PART
-from actorflow.array.record.record import SEVERAL, Record, given, parts_of, site_of, tracing
-from actorflow.array.transforms.calls import (
-    Arguments,
-    StandIns,
-    Structure,
-    flatten,
-    is_array,
-    key_of,
-    unflatten,
+from actorflow.array.record.primitives import PART, touched, view_of
+from actorflow.array.record.record import (
+    HOST,
+    SEVERAL,
+    WORTH_A_LOOK,
+    Evaluator,
+    Origin,
+    Record,
+    Tracing,
+    bytes_of,
+    computed,
+    given,
+    parts_of,
+    site_of,
 )
-from actorflow.array.transforms.recipe import Recipe
+from actorflow.array.record.steps import Step, describe, needed, reached
+from actorflow.array.transforms.calls import Arguments, flatten, is_array, unflatten
+from actorflow.core import desk
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.backward import Backward
 from actorflow.ops.elementwise import copy
 from actorflow.ops.operation import Application
 from actorflow.ops.rows import fit
+from actorflow.runtime.quiet import quiet
 from actorflow.runtime.recent import RecentCache
 
 #: Recipes that a function keeps.
 _MOST_RECIPES = 64
+#: Load of what is computed only if it is asked for, so that forgotten records are looked at now and then.
+_LATER = WORTH_A_LOOK >> 8
+#: Most elements that a recipe touches to be computed at once.
+_BRIEF = 1 << 24
 _ARRAY = object()
 A = TypeVar("A")
 B = TypeVar("B")
@@ -116,27 +128,23 @@ def value_and_grad(
         raise TypeError(f"grad: expected a function of arrays, got {type(function).__name__}")
     wanted = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     name = getattr(function, "__name__", type(function).__name__)
-    recipes: RecentCache[_Differentiated] = RecentCache(_MOST_RECIPES)
+    recipes: RecentCache[_Recipe] = RecentCache(_MOST_RECIPES)
 
     def both(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         positions = [_position(i, len(args)) for i in wanted]
-        arrays: list[Array] = []
-        found = None
-        if cache:
-            key = (
-                *[key_of(each, arrays, "grad", i in positions) for i, each in enumerate(args)],
-                key_of(kwargs, arrays, "grad", takes_numbers=False) if kwargs else None,
-            )
-            found = recipes.get(key)
+        arguments = Arguments(args, kwargs, positions)
+        key = arguments.key("grad") if cache else None
+        found = recipes.get(key) if cache else None
         if found is None:
-            arguments = Arguments(args, kwargs, positions.__contains__)
-            found = _Differentiated.of(function, arguments, positions, has_aux)
+            found = _Recipe(function, arguments, positions, has_aux)
             if cache:
-                found.check_arguments_only(name)
+                if (node := found.read) is not None:  # later calls could not know of another one
+                    raise GraphError(
+                        f"{name} reads an array that is not one of its arguments, {node.dtype}{list(node.shape)}: with "
+                        "cache=True later calls would not see another one in its place; make it an argument"
+                    )
                 recipes.put(key, found)
-            else:
-                arrays = [each for each in arguments.leaves if is_array(each)]
-        value, aux, grads = found(arrays)
+        value, aux, grads = found(arguments.arrays)
         return ((value, aux) if has_aux else value), grads[0] if isinstance(argnums, int) else tuple(grads)
 
     functools.update_wrapper(both, function, assigned=("__module__", "__name__", "__qualname__"), updated=())
@@ -194,70 +202,153 @@ def _position(i: int, count: int) -> int:
     return i % count
 
 
-class _Differentiated(NamedTuple):
+class _Recipe:
     """The records of a call of a function and of its gradients, to be made again on other arrays.
 
+    Gradients are computed at once where that takes no time; other results where they are asked for, from what that has
+    computed.
+
     Attributes:
-        recipe: The operations.
-        read: An array whose value the function has asked for, and that it found around it; None if there was none.
-        grads: For each argument, which of its leaves have gradients, and how they are nested.
-        aux: The other results, with `_ARRAY` for arrays, and how they are nested.
+        read: An array that the function has read, or asked for its value, though it was no argument, if there is one.
     """
 
-    recipe: Recipe
-    read: Record | None
-    grads: list[tuple[list[bool], Structure]]
-    aux: tuple[list[Any], Structure]
-
-    @classmethod
-    def of(
-        cls, function: Callable[..., Any], arguments: Arguments, positions: Sequence[int], has_aux: bool
-    ) -> _Differentiated:
-        """Call the function with arrays without values, and differentiate what it records."""
-        stand_ins = StandIns()
-        leaves = [stand_ins.of(leaf) if is_array(leaf) else leaf for leaf in arguments.leaves]
-        inputs = [*stand_ins.nodes]
-        nodes = iter(inputs)
-        by_leaf = [next(nodes) if is_array(leaf) else None for leaf in arguments.leaves]
+    def __init__(
+        self, function: Callable[..., Any], arguments: Arguments, positions: Sequence[int], has_aux: bool
+    ) -> None:
+        traced = Tracing()
+        leaves = [traced.stand_in(leaf) if is_array(leaf) else leaf for leaf in arguments.leaves]
+        stand_ins = iter(traced.nodes)
+        by_leaf = [next(stand_ins) if is_array(leaf) else None for leaf in arguments.leaves]
         spans = [arguments.spans[i] for i in positions]
         wanted = [node for start, end, _ in spans for node in _floating(by_leaf[start:end])]
         if not wanted:
             raise DTypeError("grad: none of the arguments to differentiate by is a floating array")
-        with tracing(stand_ins.evaluator, stand_ins.first) as asked:
+        with traced:
             found = arguments.call(function, leaves)
             if has_aux and not (isinstance(found, tuple) and len(found) == 2):
                 raise DTypeError(f"grad: with has_aux the function must return a pair, got {type(found).__name__}")
             value, aux = found if has_aux else (found, ())
             slopes = _slopes(value, wanted)
             others, nesting = flatten(aux)
-            results = _distinct([value, *slopes, *[each for each in others if is_array(each)]], stand_ins)
-        gradients = range(1, 1 + len(slopes))
-        return cls(
-            Recipe(inputs, [x._node for x in results], stand_ins.first, gradients),
-            next((node for node in asked if node.number < stand_ins.first), None),
-            [([bool(_floating([node])) for node in by_leaf[start:end]], structure) for start, end, structure in spans],
-            ([_ARRAY if is_array(each) else each for each in others], nesting),
-        )
+            results = _distinct([value, *slopes, *[each for each in others if is_array(each)]], traced)
+        #: For each argument, which of its leaves have gradients, and how they are nested.
+        self._grads = [
+            ([bool(_floating([node])) for node in by_leaf[start:end]], structure) for start, end, structure in spans
+        ]
+        #: The other results, with `_ARRAY` for arrays, and how they are nested.
+        self._aux = [_ARRAY if is_array(each) else each for each in others], nesting
+        self._plan(traced, [x._node for x in results], range(1, 1 + len(slopes)))
+        asked = [node for node in traced.asked if node.number < traced.first]
+        self.read: Record | None = next(iter([*asked, *self._captured]), None)
 
-    def check_arguments_only(self, name: str) -> None:
-        """Check that the function reads no arrays but its arguments: later calls could not know of others."""
-        node = self.read or next(iter(self.recipe.captured), None)
-        if node is not None:
-            raise GraphError(
-                f"{name} reads an array that is not one of its arguments, {node.dtype}{list(node.shape)}: with "
-                "cache=True later calls would not see another one in its place; make it an argument"
-            )
+    def _plan(self, traced: Tracing, outputs: Sequence[Record], prompt: Iterable[int]) -> None:
+        nodes, self._captured = needed(outputs, traced.nodes, traced.first)
+        description = describe(nodes, set(), varies=False)
+        steps, given = description.steps, description.given
+        position = {node: i for i, node in enumerate((*traced.nodes, *self._captured))}
+        #: Slots of what is an input, with its position.
+        self._fed = [(-1 - i, position[x]) for i, x in enumerate(given) if isinstance(x, Record) and x in position]
+        place_of = {node: i for i, node in enumerate(nodes)}
+        self._outputs = [place_of[node] for node in outputs]
+        self._load = sum([node.size for node in nodes])
+        self._bytes = sum([*map(bytes_of, nodes)])
+        work = sum([touched(node.op, node.inputs, node.size) for node in nodes if node.op is not None])
+        own = reached(steps, [self._outputs[i] for i in prompt]) if work <= _BRIEF else {}
+        last = {each: i for i, step in enumerate(steps) for each in step.reads}
+        #: By slot: values of steps that follow from constants alone, and those that the function made of numbers.
+        self._values: list[Any] = [None] * (len(steps) + len(given))
+        for i, x in enumerate(given):
+            if not isinstance(x, Record):
+                self._values[-1 - i] = x
+            elif x not in position:
+                self._values[-1 - i] = x.value
+        #: The other steps: position, step, what computes it at once, its origin, and whose results it frees.
+        self._steps: list[tuple[int, Step, Callable[[list[Any]], Any] | None, Origin, list[int]]] = []
+        for i, (step, node) in enumerate(zip(steps, nodes, strict=True)):
+            at_once = i in own and step.op.pure and step.op is not TRANSFER
+            read = [self._values[each] for each in step.reads]
+            if at_once and i not in self._outputs and step.dtype != SEVERAL and all(x is not None for x in read):
+                with suppress(Exception):  # it is raised where the value is asked for
+                    self._values[i] = quiet.run(step.op.called(step.params, step.shape, step.dtype), *read)
+            if self._values[i] is None:
+                freed = [each for each in step.reads if each >= 0 and last[each] == i and each not in self._outputs]
+                quick = _quick(step) if at_once else None
+                self._steps.append((i, step, quick, node.origin, [*dict.fromkeys(freed)]))
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[Array, Any, list[Any]]:
-        value, *rest = self.recipe(arrays)
+        """The value, the other results, and the gradients for arrays in the place of the arguments'."""
+        value, *rest = self._outputs_for(arrays)
         results = iter(rest)
         grads = [
-            unflatten(structure, [next(results) if is_floating else None for is_floating in flags])
-            for flags, structure in self.grads
+            unflatten(structure, results if all(flags) else [next(results) if each else None for each in flags])
+            for flags, structure in self._grads
         ]
-        others, nesting = self.aux
+        others, nesting = self._aux
         aux = unflatten(nesting, [next(results) if each is _ARRAY else each for each in others])
         return value, aux, grads
+
+    def _outputs_for(self, arrays: Sequence[Array]) -> list[Array]:
+        read: list[Any] = [*arrays, *[node.unheld() for node in self._captured]]
+        evaluator = next((x._node.evaluator for x in read if x._node.evaluator.dry_run), read[0]._node.evaluator)
+        values, later = self._values.copy(), []
+        for slot, position in self._fed:
+            values[slot] = read[position]
+        is_open = evaluator.at_once and desk.placing is None and not desk.dry_runs
+        for i, step, quick, origin, freed in self._steps:
+            found = quick(values) if is_open and quick is not None else None
+            if found is None:
+                inputs = tuple([x._node if type(x) is Array else x for x in [values[each] for each in step.reads]])
+                if is_open and quick is not None:
+                    found = computed(step.op, inputs, step.params, step.shape, step.dtype, evaluator)
+                if found is None:
+                    found = _recorded(step, inputs, evaluator, origin)
+                    later.append(i)
+            values[i] = found
+            for j in freed:
+                values[j] = None
+        if later:
+            evaluator.pending.extend([values[i]._node.handle for i in self._outputs if i in later])
+            evaluator.load += self._load if len(later) == len(self._steps) else _LATER
+            if evaluator.is_limited:
+                evaluator.recorded_bytes.append(self._bytes)
+            if evaluator.load > evaluator.threshold:
+                for i in self._outputs:
+                    if not values[i]._node.done:
+                        evaluator.notice(values[i]._node)
+        return [values[i] for i in self._outputs]
+
+
+def _recorded(step: Step, reads: tuple[Any, ...], evaluator: Evaluator, origin: Origin) -> Array:
+    """The array of a record for a step that is computed later."""
+    op, params, place = step.op, step.params, HOST
+    if not op.pure:
+        reads, params = op.again(reads, params)
+    if op is TRANSFER:
+        params = (reads[0].place if type(reads[0]) is Record else HOST, place := params[1])
+    elif desk.placing is not None:
+        reads, place = desk.placing(op, reads, True)
+    return Record(op, reads, step.shape, step.dtype, params, evaluator, place, origin).show()
+
+
+def _quick(step: Step) -> Callable[[list[Any]], Any]:
+    """Computes a step at the desk, from values by slot; gives None where it is computed otherwise."""
+    op: Any = step.op
+    one, other = (*step.reads, 0, 0)[:2]
+    if op.loop is not None and len(step.reads) == 1:
+        of_one = op.loop.of_one
+        return lambda values: of_one(values[one])
+    if op.loop is not None and len(step.reads) == 2:
+        of_two = op.loop.of_two
+        return lambda values: of_two(values[one], values[other])
+    if op.turned is not None:
+        turn1, turn2 = op.turned
+        return lambda values: desk.product(values[one], values[other], turn1, turn2)
+    if len(step.reads) > 1:
+        return lambda _: None
+    view = view_of(op.operation)
+    call = view or (op.of_all(step.params) if op.reduction else op.bound(step.params, step.shape))
+    is_view = view is not None
+    return lambda values: desk.call(call, values[one], is_view)
 
 
 def _floating(nodes: Sequence[Record | None]) -> list[Record]:
@@ -276,13 +367,13 @@ def _slopes(value: Any, wanted: Sequence[Record]) -> list[Array]:
     return [zeros_like(x) if g is None else g for x, g in zip(arrays, found, strict=True)]
 
 
-def _distinct(results: Sequence[Array], stand_ins: StandIns) -> list[Array]:
+def _distinct(results: Sequence[Array], traced: Tracing) -> list[Array]:
     """Distinct results: arguments, and arrays that come twice, are copied."""
-    known = set(stand_ins.nodes)
+    known = set(traced.nodes)
     found = []
     for x in results:
         node = x._node
-        made = node.op is not None and node.number > stand_ins.first and node.evaluator.dry_run and node not in known
+        made = node.op is not None and node.number > traced.first and node.evaluator.dry_run and node not in known
         found.append(x if made else copy(x))
         known.add(node)
     return found
@@ -292,17 +383,10 @@ def _distinct(results: Sequence[Array], stand_ins: StandIns) -> list[Array]:
 
 
 def pull_back(y: Array, seed: Array, wanted: Sequence[Array]) -> list[Array | None]:
-    """The gradients of arrays, from that of a result that was computed from them.
+    """The gradients of arrays, from that of a result that was computed from them; None where one is zero.
 
     Args:
-        y: The result, floating.
-        seed: Its gradient, of the same type.
         wanted: Values to differentiate by; none of them is computed from another.
-    Returns:
-        A gradient for each of ``wanted``, of its shape and dtype; None where it is zero.
-    Raises:
-        GraphError: if the result depends on none of ``wanted`` through floating arrays, or on one by an operation
-            without a gradient; it names the operation and the line that recorded it.
     """
     targets = {x._node for x in wanted}
     active = _active(y._node, targets)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from sys import getrefcount
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import LARGE, PART, Numbered, Primitive, Value, copied
+from actorflow.array.record.primitives import LARGE, PART, Numbered, Value, copied
 from actorflow.array.record.record import HOST, SEVERAL, InterruptedStepError, called
 from actorflow.array.record.steps import Step, common, reached
 from actorflow.array.transforms.to_graph import as_blob, translate
@@ -66,7 +66,6 @@ class Given(NamedTuple):
 
     Attributes:
         spec: Its type; None for what is no array.
-        place: Where it lives.
         number: Its value, if that is part of the graph.
     """
 
@@ -79,8 +78,7 @@ class Program:
     """Some results of steps, as blobs of a graph, which the calling thread runs, or a service.
 
     Args:
-        steps: In order.
-        given: Types of the values that are given.
+        steps, given: In order, and the types of the values that they are given.
         outputs: Positions of the results, which are steps'.
         is_served: Whether a service runs it; results live where their steps say then.
         capture: As for `actorflow.Graph`.
@@ -88,6 +86,7 @@ class Program:
     Attributes:
         graph: The graph.
         fetched: The blobs that are computed.
+        repeats: How many steps repeat others.
         program: Runs it on the calling thread; there is none for a service.
     Raises:
         GraphError: if there is no such graph.
@@ -109,7 +108,9 @@ class Program:
         self._is_served = is_served
         self._ends: list[int] = []  # nodes made for a step have lower ids
         needed = reached(steps, outputs)
-        same, twins = common([self._row(i, steps[i]) for i in needed])
+        read = [[each if each >= 0 else self._given[-1 - each] for each in step.reads] for step in steps]
+        same, twins = common([(i, steps[i], read[i]) for i in needed])
+        self.repeats = len(same)
         self._blobs: list[Any] = []
         for i, step in enumerate(steps):
             if i in same:
@@ -122,7 +123,8 @@ class Program:
         self._feeds = [(i, blob) for i, blob in enumerate(self._given) if isinstance(blob, Blob)]
         #: A blob for each result, or a tuple of them for one of several values.
         self._fetches = [self._result(self._blobs[i], steps[i].place or HOST) for i in outputs]
-        self.fetched = [*dict.fromkeys(blob for each in self._fetches for blob in _several(each))]
+        several = [each if isinstance(each, tuple) else (each,) for each in self._fetches]
+        self.fetched = [*dict.fromkeys(blob for each in several for blob in each)]
         if is_served:
             return
         self._owned = [steps[i].op.into for i in outputs]
@@ -132,13 +134,7 @@ class Program:
         self._slots = self._results(slots)  # positions of what is fetched
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
-        """The results, as `CallersProgram` computes them.
-
-        Args:
-            values: The values that are given.
-        Raises:
-            StepError: if a step fails.
-        """
+        """The results for given values, as `CallersProgram` computes them; raises StepError if a step fails."""
         try:
             fetched = self.program([values[i] for i, _ in self._feeds])
         except CallError as error:
@@ -182,11 +178,9 @@ class Program:
         """A result as a blob that the graph computes, where its value is to live; of several, all."""
         if not self._is_served:
             return found
-        return (
-            tuple([self._at_place(x, place) for x in found])
-            if isinstance(found, tuple)
-            else self._at_place(found, place)
-        )
+        if isinstance(found, tuple):
+            return tuple([self._at_place(x, place) for x in found])
+        return self._at_place(found, place)
 
     def _at_place(self, value: Any, place: Place) -> Blob:
         with self.graph.at(place):
@@ -195,10 +189,6 @@ class Program:
                 return blob  # a fed blob is never fetched as it was fed
             moved: Blob = self.graph.apply(Reshape(blob.shape), blob)
         return moved
-
-    def _row(self, i: int, step: Step) -> tuple[int, Primitive, Hashable, list[Any]]:
-        reads = [each if each >= 0 else _key(self._given[-1 - each]) for each in step.reads]
-        return i, step.op, (step.params, step.shape, step.dtype, step.place or HOST), reads
 
     def _twin(self, found: Any) -> Any:
         """A copy on the host of what a step before has computed, one array or several."""
@@ -230,7 +220,7 @@ class Program:
         if isinstance(step.op, Numbered) and step.dtype == SEVERAL:
             results = step.op.numbered.infer(*[TensorSpec(x.shape, x.dtype) for x in inputs[1:]])
         operation = Recorded(step.op.called(step.params, step.shape, step.dtype), results)
-        return self.graph.apply(operation, *[as_blob(self.graph, each) for each in inputs], name=step.name)
+        return self.graph.apply(operation, *[as_blob(self.graph, each) for each in inputs], name=step.op.name)
 
 
 def _is_called(step: Step, inputs: Sequence[Any]) -> bool:
@@ -239,14 +229,6 @@ def _is_called(step: Step, inputs: Sequence[Any]) -> bool:
         return step.op.bound(step.params, step.shape) is not None
     most = max([prod(step.shape), *[each.spec.size if isinstance(each, Blob) else each.size for each in inputs]])
     return most < (LARGE if step.op.reduction else _LEAST)
-
-
-def _several(found: Any) -> tuple[Any, ...]:
-    return found if isinstance(found, tuple) else (found,)
-
-
-def _key(each: Any) -> Any:
-    return (each.dtype, each.shape, each.tobytes()) if isinstance(each, np.ndarray) else each
 
 
 def _calibrate() -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,10 +13,9 @@ from actorflow import ops
 from actorflow.array.namespace.creation import FULL, RANDB, RANDN
 from actorflow.array.record.placement import TRANSFER
 from actorflow.array.record.primitives import PART, Primitive
-from actorflow.array.record.record import Record, site_of, tracing
-from actorflow.array.record.steps import Step
-from actorflow.array.transforms.calls import Arguments, StandIns, Structure, flatten, is_array, paths, signature_of
-from actorflow.array.transforms.recipe import needed
+from actorflow.array.record.record import Record, Tracing, site_of
+from actorflow.array.record.steps import Step, needed
+from actorflow.array.transforms.calls import Arguments, Structure, flatten, is_array, paths
 from actorflow.errors import DTypeError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob
@@ -58,25 +59,25 @@ def to_graph(
         array([11.], dtype=float32)
     """
     title = name or getattr(function, "__name__", "graph").strip("<>")
-    arguments = Arguments(examples, {}, lambda _: False)
-    stand_ins = StandIns()
+    arguments = Arguments(examples, {}, ())
+    traced = Tracing()
     graph = Graph(title)
     known: dict[Record, Any] = {}
     leaves = []
     for leaf, path in zip(arguments.leaves, _paths(function, arguments), strict=True):
         if is_array(leaf) or isinstance(leaf, TensorSpec):
-            leaves.append(stand_ins.of(leaf))
-            known[stand_ins.nodes[-1]] = graph.blob(path, leaf.shape, leaf.dtype)
+            leaves.append(traced.stand_in(leaf))
+            known[traced.nodes[-1]] = graph.blob(path, leaf.shape, leaf.dtype)
         else:
             leaves.append(leaf)
-    with tracing(stand_ins.evaluator, stand_ins.first):
+    with traced:
         found, nesting = flatten(arguments.call(function, leaves))
     wrong = [each for each in found if not is_array(each)]
     if wrong:
         raise DTypeError(f"to_graph: the function must return arrays, got {type(wrong[0]).__name__}")
     results = [x._node for x in found]
     with graph.at(place):
-        nodes, before = needed(results, [*known], stand_ins.first)
+        nodes, before = needed(results, [*known], traced.first)
         for node in before:
             init = node.unheld().to_numpy()
             known[node] = graph.variable(graph.unique_name("captured"), node.shape, node.dtype, init=init)
@@ -93,8 +94,16 @@ def to_graph(
 
 def _paths(function: Callable[..., Any], arguments: Arguments) -> list[str]:
     """Names for the arguments' leaves: those of the function's parameters."""
+    options: dict[str, Any] = {}
+    if sys.version_info >= (
+        3,
+        14,
+    ):  # annotations, which are evaluated here, may name what only type checkers know
+        from annotationlib import Format
+
+        options["annotation_format"] = Format.FORWARDREF
     try:
-        parameters = list(signature_of(function).parameters.values())
+        parameters = list(inspect.signature(function, **options).parameters.values())
     except (TypeError, ValueError):  # a builtin may not say
         parameters = []
     named = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
@@ -104,20 +113,16 @@ def _paths(function: Callable[..., Any], arguments: Arguments) -> list[str]:
 
 
 def _result_names(nesting: Structure) -> list[str]:
-    if nesting.kind is None or nesting.kind is dict:
+    if nesting is None or nesting[0] is dict:
         return paths(nesting, "result")
-    return [path for i, part in enumerate(nesting.parts) for path in paths(part, f"result{i}")]
+    return [path for i, part in enumerate(nesting[2]) for path in paths(part, f"result{i}")]
 
 
 def translate(graph: Graph, node: Record | Step, inputs: list[Any]) -> Any:
-    """An op for a record; it has the operation's name.
+    """The blob of a record's result, or a tuple of several, by an op with the operation's name.
 
     Args:
-        graph: Where it is made.
-        node: The record.
-        inputs: Its inputs: blobs, and NumPy arrays that are constants.
-    Returns:
-        The blob of its result; a tuple for an operation with several.
+        inputs: Blobs, and NumPy arrays that are constants.
     """
     op = node.op
     assert op is not None
@@ -155,18 +160,13 @@ def _constant(graph: Graph, node: Record | Step, op: Primitive, inputs: list[Any
     operation: Operation
     if op is FULL and node.dtype.kind == "f":
         operation = ops.Fill(inputs[0].item(), spec)
-    elif op is RANDN:
-        operation = ops.Gaussian(spec, _seed(inputs), mean=params[1], std=params[2])
-    elif op is RANDB:
-        operation = ops.Bernoulli(spec, _seed(inputs), probability=params[1])
+    elif op is RANDN or op is RANDB:
+        seed = int(inputs[0][0]) << 64 | int(inputs[0][1])
+        operation = ops.Gaussian(spec, seed, *params[1:]) if op is RANDN else ops.Bernoulli(spec, seed, *params[1:])
     else:
         operation = Constant(np.asarray(op.compute(*inputs, *params), node.dtype))
     made: Blob = graph.apply(operation, name=op.name)
     return made
-
-
-def _seed(inputs: list[Any]) -> int:
-    return int(inputs[0][0]) << 64 | int(inputs[0][1])
 
 
 def _locate(found: Any, inputs: list[Any], node: Record) -> None:
