@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -167,7 +168,7 @@ def _grouped_attention(node: Node) -> list[Value | None]:
     heads, served, q = node.attribute("num_heads"), node.attribute("kv_num_heads"), node.x.blob()
     (batch, steps), width = q.shape[:2], q.shape[-1] // (heads if node.has(1) else heads + 2 * served)
     edges = np.cumsum([0, heads, served, served]) * width
-    parts = [q[..., int(a) : int(b)] for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [q[..., int(a) : int(b)] for a, b in pairwise(edges)]
     parts = [q, node.value(1).blob(), node.value(2).blob()] if node.has(1) else parts
     (total,) = node.numbers(6, "the number of keys")
     is_later, count = q.literal(numbers(_later, total, steps, shape=())), q.literal(numbers(_same, steps, shape=()))
