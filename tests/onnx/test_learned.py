@@ -249,7 +249,8 @@ def test_models_and_features(name: str) -> None:
     operator, outputs, attributes = SIMPLE[name]
     x = rows(20, missing=name.startswith(("imputer", "labels")))
     x[3] = 0
-    compare(made(operator, outputs, x, **attributes), x, x[:1], tolerance=1e-4)
+    more = (rows(9, missing=True), x[:0]) if name.startswith("vectors") else ()
+    compare(made(operator, outputs, x, **attributes), x, x[:1], *more, tolerance=1e-4)
 
 
 def test_features_by_place() -> None:
