@@ -197,7 +197,7 @@ def _grouped_attention(node: Node) -> list[Value | None]:
     if (window := node.attribute("local_window_size", -1)) > 0:
         seen = ops.logical_and(seen, ops.expand_dims(keys, 1) > ops.expand_dims(place, -1) - window)
     scale, mask = node.attribute("scale") or None, ops.expand_dims(seen, 1)
-    y = ops.attention(ops.transpose(q, (0, 2, 1, 3)), *present, mask, scale=scale)
+    y = ops.attention(ops.transpose(q, (0, 2, 1, 3)), present[0], present[1], mask, scale=scale)
     y = ops.reshape(ops.transpose(y, (0, 2, 1, 3)), (batch, steps, heads * width))
     return [node.usual(each) for each in (y, *present)]
 
