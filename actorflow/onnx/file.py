@@ -327,8 +327,11 @@ def _light(model: ModelProto, weights: Container[str]) -> ModelProto:
 def _load_external(model: ModelProto, folder: Path) -> None:
     sizes: dict[str, int] = {}
     asked = 0
+    external = [*filter(uses_external_data, _tensors(model))]
+    if not external:
+        return
     try:
-        for tensor in filter(uses_external_data, _tensors(model)):
+        for tensor in external:
             part: Any = ExternalDataInfo(tensor)
             size = sizes[part.location] = (folder / part.location).stat().st_size
             asked += part.length or size - (part.offset or 0)

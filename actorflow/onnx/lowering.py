@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from itertools import zip_longest
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import onnx
@@ -82,6 +82,7 @@ class Lowering:
         self._outer = graph.current_scope
         self._scopes: dict[tuple[str, ...], Graph] = {(): self._outer}
         self._made_by: dict[str, NodeProto] = {}  # the node that gives each tensor
+        self._has_objects = False  # whether only a run knows the lengths of some tensors
 
     # -- values --------------------------------------------------------------------------------------------------------
 
@@ -162,9 +163,14 @@ class Lowering:
         has_parts = proto.op_type in flow.OPERATORS and proto.domain in _OWN
         if has_parts and proto.op_type == "If" and self._is_decided(proto, values):
             return self._branch(proto, name, values)
-        schema = _schema(*self._operator(proto))
         if proto.domain in _OWN and self.opsets.get("", OLDEST) < OLDEST:
             raise Refused(f"it is of opset {self.opsets['']}, and known are {OLDEST} and later ones")
+        if row is not None and operator == "Constant":  # no op is made
+            constant = row.lower(
+                Node(self.graph, proto, self._attributes(proto), (), OLDEST, (), self._deferring(name))
+            )
+            return (cast(Value, constant),)
+        schema = _schema(*self._operator(proto))
         has_body = schema is not None and _has_body(schema)
         inputs: list[Value | None] = []
         for each in proto.input:
@@ -177,7 +183,7 @@ class Lowering:
             inputs.append(values[each] if each else None)
         attributes = self._attributes(proto)
         opset = self.opsets.get("" if proto.domain in _OWN else proto.domain, 1)
-        if any((value := values.get(each)) is not None and value.spec.is_object for each in names_read(proto)):
+        if self._has_objects and any(_is_object(values.get(each)) for each in names_read(proto)):
             with self._named(name):
                 found = self._by_data(proto, attributes, inputs, opset)
             if found is None:
@@ -214,13 +220,13 @@ class Lowering:
         wanted = [bool(output) for output in proto.output]
         if first is None or wanted != sorted(wanted, reverse=True) or proto.op_type in folding.WHY_NOT:
             return None
-        is_known = not any(value is not None and value.spec.is_object for value in inputs)
+        is_known = not any(map(_is_object, inputs))
         same = by_data.SAME.get(proto.op_type, ()) if is_known and not proto.domain else ()
         specs = []
         for output, dtype in zip_longest(filter(None, proto.output), same[: sum(wanted)]):
             declared = self.declared.get(output) or (Declared(first.shape, dtype) if same else None)
             if declared is None or (declared.dtype is None and not is_known):
-                declared = Declared((), np.dtype(object))
+                declared, self._has_objects = Declared((), np.dtype(object)), True
             specs.append(TensorSpec(declared.shape, declared.dtype or first.dtype))
         given = tuple([value is not None for value in inputs])
         operation = by_data.by_data(proto.op_type, proto.domain, attributes, opset, given, specs)
@@ -360,6 +366,11 @@ class Lowering:
         finally:
             self._outer, self._scopes = around
             del self.refused[before:]
+
+
+def _is_object(value: Value | None) -> bool:
+    """Return whether only a run knows the lengths of a value."""
+    return value is not None and value.spec.is_object
 
 
 @lru_cache(512)

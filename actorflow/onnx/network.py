@@ -148,7 +148,7 @@ class Network(Composite[Any]):
         if once:
             file.weights.clear()
         lowering.walk(left.node, values, self.outputs)
-        read = {name for proto in left.node for name in names_read(proto)}
+        read = {name for proto in left.node for name in names_read(proto)} if file.unusable else set()
         lowering.refused += [("Input", name, why) for name, why in file.unusable.items() if name not in read]
         if lowering.refused:
             hints = f"{self._hint(lowering.refused)}{self._elsewhere()}"

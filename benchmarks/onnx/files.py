@@ -320,8 +320,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         + ", ".join(f"{k} {v}" for k, v in versions.items()),
         f"- {len(tried)} files that onnxruntime computes: {sum(row['backend'] == 'actorflow' for row in loaded)} load "
         f"by default, {len(loaded)} by default or by onnxruntime",
-        f"- {len(computed)} compute all that they are fed; {len(wrong)} differ by more than {WRONG} of the largest result, "
-        f"{sum(row['peer_saturates'] for row in wrong)} of them where onnxruntime cuts sums off at 16 bits (*)",
+        f"- {len(computed)} compute all that they are fed; {len(wrong)} differ by more than {WRONG} of the largest "
+        f"result, {sum(row['peer_saturates'] for row in wrong)} of them where onnxruntime cuts sums off at 16 bits (*)",
     ]
     for what, found in (
         ("processor time of a run, times onnxruntime's", ratios),
@@ -357,8 +357,9 @@ def _line(row: dict[str, Any]) -> str:
     size, by = f"{row['peer_bytes'] / 1e6:.1f}", row.get("backend", "-")
     if "difference" not in row:
         return f"| {row['file']} | {size} | {by} | | | | | | | | |"
+    differs = f"{row['difference']:.1e}{'*' * row['peer_saturates']}"
     cells = [
-        row["file"], size, by, f"{row['difference']:.1e}{'*' * row['peer_saturates']}", f"{1e3 * median(row['run_s']):.2f}", f"{_ratio(row):.2f}",
+        row["file"], size, by, differs, f"{1e3 * median(row['run_s']):.2f}", f"{_ratio(row):.2f}",
         f"{row['load_s']:.2f}", f"{row['load_s'] / row['peer_load_s']:.1f}", f"{row['held'] / 1e6:.0f}",
         f"{row['ran'] / 1e6:.0f}", f"{row['peer_ran'] / 1e6:.0f}",
     ]  # fmt: skip

@@ -47,8 +47,8 @@ def table() -> str:
             "| of these | refused are |",
             "|---|---|",
             *[f"| {listed(operators)} | {why} |" for why, operators in sorted(limits.items())],
-            f"| {listed(by_data.SLOW)}, those with graphs inside or of other domains | parameters, and lengths of inputs, that "
-            "depend on data, where the file does not declare the shape of the result |",
+            f"| {listed(by_data.SLOW)}, those with graphs inside or of other domains | parameters, and lengths of "
+            "inputs, that depend on data, where the file does not declare the shape of the result |",
             "",
             "| refused altogether | because |",
             "|---|---|",

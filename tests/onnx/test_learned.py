@@ -231,7 +231,8 @@ def _vectors(classes: int, kernel: str, post: str, shares: bool) -> dict[str, An
         "kernel_type": kernel, "kernel_params": [0.3, 0.2, 2.0], "post_transform": post, "vectors_per_class": per_class,
         "support_vectors": draw.standard_normal(count * FEATURES).tolist(), "rho": draw.standard_normal(pairs).tolist(),
         "coefficients": draw.standard_normal((classes - 1) * count).tolist(), "classlabels_ints": [5, 2, 9][:classes],
-        "prob_a": [-1.5, -0.7, -2.0][:pairs] if shares else None, "prob_b": [0.1, 0.3, -0.2][:pairs] if shares else None,
+        "prob_a": [-1.5, -0.7, -2.0][:pairs] if shares else None,
+        "prob_b": [0.1, 0.3, -0.2][:pairs] if shares else None,
     }  # fmt: skip
 
 
@@ -248,7 +249,8 @@ def test_models_and_features(name: str) -> None:
     operator, outputs, attributes = SIMPLE[name]
     x = rows(20, missing=name.startswith(("imputer", "labels")))
     x[3] = 0
-    compare(made(operator, outputs, x, **attributes), x, x[:1], tolerance=1e-4)
+    more = (rows(9, missing=True), x[:0]) if name.startswith("vectors") else ()
+    compare(made(operator, outputs, x, **attributes), x, x[:1], *more, tolerance=1e-4)
 
 
 def test_features_by_place() -> None:

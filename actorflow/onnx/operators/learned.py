@@ -512,7 +512,9 @@ class Coupled(Operation):
             p, q_at = found[at], q[at]
             qp = (q_at @ p[:, :, np.newaxis])[:, :, 0]
             sums = (p * qp).sum(axis=1)
-            is_open = ~(np.abs(qp - sums[:, np.newaxis]).max(axis=1) < 0.005 / count)
+            is_open = (
+                np.abs(qp - sums[:, np.newaxis]).max(axis=1) >= 0.005 / count
+            )  # as libsvm: a row of NaN is shared out evenly
             at, p, q_at, qp, sums = (each[is_open] for each in (at, p, q_at, qp, sums))
             if not at.size:
                 break

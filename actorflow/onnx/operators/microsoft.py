@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -167,7 +168,7 @@ def _grouped_attention(node: Node) -> list[Value | None]:
     heads, served, q = node.attribute("num_heads"), node.attribute("kv_num_heads"), node.x.blob()
     (batch, steps), width = q.shape[:2], q.shape[-1] // (heads if node.has(1) else heads + 2 * served)
     edges = np.cumsum([0, heads, served, served]) * width
-    parts = [q[..., int(a) : int(b)] for a, b in zip(edges, edges[1:], strict=False)]
+    parts = [q[..., int(a) : int(b)] for a, b in pairwise(edges)]
     parts = [q, node.value(1).blob(), node.value(2).blob()] if node.has(1) else parts
     (total,) = node.numbers(6, "the number of keys")
     is_later, count = q.literal(numbers(_later, total, steps, shape=())), q.literal(numbers(_same, steps, shape=()))
@@ -196,7 +197,7 @@ def _grouped_attention(node: Node) -> list[Value | None]:
     if (window := node.attribute("local_window_size", -1)) > 0:
         seen = ops.logical_and(seen, ops.expand_dims(keys, 1) > ops.expand_dims(place, -1) - window)
     scale, mask = node.attribute("scale") or None, ops.expand_dims(seen, 1)
-    y = ops.attention(ops.transpose(q, (0, 2, 1, 3)), *present, mask, scale=scale)
+    y = ops.attention(ops.transpose(q, (0, 2, 1, 3)), present[0], present[1], mask, scale=scale)
     y = ops.reshape(ops.transpose(y, (0, 2, 1, 3)), (batch, steps, heads * width))
     return [node.usual(each) for each in (y, *present)]
 
