@@ -914,7 +914,8 @@ def repeat(x: X, repeats: int | Sequence[int], axis: int | None = None, name: st
         raise ShapeError(f"repeat: repeats must be one number or {length} numbers from 0 on, got shape {counts.shape}")
     each = tuple(counts.reshape(-1).tolist())
     size = each[0] * length if is_one else sum(each)
-    return take(flat, flat.literal(numbers(_repeated, length, each, shape=(size,))), at, name=name or "repeat")
+    y: X = take(flat, flat.literal(numbers(_repeated, length, each, shape=(size,))), at, name=name or "repeat")
+    return y
 
 
 @savable

@@ -46,7 +46,7 @@ def _kernels(weights: Array) -> Array:
 def forward(w: Windows, x: Array, weights: Array, y: Array) -> None:
     """``y`` of `Conv`."""
     factors = _kernels(weights)
-    for piece in _window_pieces(w, y):
+    for piece in _pieces(w.out, w.size, y):
         part = y[piece]
         images = _repeated(x[piece[0]], y.shape[-1])
         total = part if y.dtype == factors.dtype else scratch("total", part.shape, factors.dtype)
@@ -60,11 +60,6 @@ def forward(w: Windows, x: Array, weights: Array, y: Array) -> None:
             np.copyto(part, total, casting="unsafe")
 
 
-def _window_pieces(w: Windows, g: Array) -> list[Piece]:
-    """Pieces of the windows, of each of which there is one sum in a weight gradient."""
-    return _pieces(w.out, w.size, g)
-
-
 def weight(w: Windows, g: Array, x: Array, dweights: Array) -> None:
     """``dweight`` of `ConvWeight`: sums over the windows of a row, the rows of a piece, and the pieces."""
     loops = loops_for(g, x, dweights)
@@ -76,7 +71,7 @@ def weight(w: Windows, g: Array, x: Array, dweights: Array) -> None:
         return
     dtype = wide_dtype(g.dtype)
     total = np.zeros((*w.kernel, g.shape[-1]), dtype)
-    for piece in _window_pieces(w, g):
+    for piece in _pieces(w.out, w.size, g):  # of each there is one sum
         part, images = g[piece], _repeated(x[piece[0]], g.shape[-1])
         for offset, window, element in taps(w, piece):
             share = scratch("share", part[window].shape, dtype)

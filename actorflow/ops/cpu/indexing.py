@@ -171,8 +171,9 @@ def _take_down(operation: ops.TakeDown, inputs: list[Array], outputs: list[Array
     if loops is not None:
         loops.add_rows(parts, places.astype(np.int64, copy=False), sums)
     else:  # from -0, so that a sum of those is one, as everywhere else here
-        sums[:, places] = wide.type(-0.0)
-        np.add.at(sums, (slice(None), places), parts)
+        key = ops.numpy_key(((None, None, None), ops.INDEX), [places])
+        sums[key] = wide.type(-0.0)
+        np.add.at(sums, key, parts)
     if sums is not target:
         np.copyto(target, sums, casting="unsafe")
 

@@ -2,7 +2,7 @@
 """Loops over float32 that NumPy takes many passes for: updates, maxima and where they are, sums of neighbours, gradients.
 
 Results have the bits of NumPy's kernels: the same operations in the same order, none of them contracted. (Depthwise
-weight gradients and those of softmax are added up in another order, which is always the same, and the exponential
+weight gradients, those of softmax, and rows are added up in another order, which is always the same, and the exponential
 function of normal numbers is another one.) They are compiled twice, for AVX2 and for any processor, where the compiler
 can; each call takes what the processor has.
 """
@@ -241,6 +241,20 @@ cdef extern from *:
         EACH dx[i] = (g[i] - sum) * y[i];
     }
 
+    /* Runs of 64 rows one after the other, and their sums in double precision. */
+    CLONED static void sum_of_rows(const float *rows, ptrdiff_t count, float *run, double *total, float *out,
+                                   ptrdiff_t n) {
+        EACH total[i] = 0.0;
+        for (ptrdiff_t start = 0; start < count; start += 64) {
+            const ptrdiff_t end = count - start < 64 ? count : start + 64;
+            EACH run[i] = rows[start * n + i];
+            for (ptrdiff_t row = start + 1; row < end; row++)
+                EACH run[i] += rows[row * n + i];
+            EACH total[i] += run[i];
+        }
+        EACH out[i] = (float)total[i];
+    }
+
     #define ADD_ROW(name, number) \
         CLONED static void name(const number *row, number *to, int is_first, ptrdiff_t n) { \
             if (is_first) \
@@ -268,6 +282,8 @@ cdef extern from *:
     void tail_of(const float *x, float *out, const float *powers, Py_ssize_t n) noexcept nogil
     void gelu_down_of(const float *g, const float *x, float *dx, const float *powers, Py_ssize_t n) noexcept nogil
     void softmax_down_of(const float *g, const float *y, float *dx, Py_ssize_t n) noexcept nogil
+    void sum_of_rows(const float *rows, Py_ssize_t count, float *run, double *total, float *out,
+                     Py_ssize_t n) noexcept nogil
     void add_row(const float *row, float *to, bint is_first, Py_ssize_t n) noexcept nogil
     void add_wide_row(const double *row, double *to, bint is_first, Py_ssize_t n) noexcept nogil
 
@@ -399,6 +415,16 @@ def normalize_down(
             for row in range(x.shape[0]):
                 lrn_down(&g[row, 0], &x[row, 0], &y[row, 0], &scale[row, 0], &dx[row, 0], &bordered[0], before, after,
                          factor, n)
+
+
+def sum_rows(const float[:, ::1] rows, float[::1] out):
+    """The sum of rows, of which there is one at least."""
+    cdef float[::1] run = np.empty(rows.shape[1], np.float32)
+    cdef double[::1] total = np.empty(rows.shape[1])
+    if rows.shape[1] != out.shape[0] or not rows.size:
+        raise ValueError("shapes do not fit")
+    with nogil:
+        sum_of_rows(&rows[0, 0], rows.shape[0], &run[0], &total[0], &out[0], rows.shape[1])
 
 
 def add_rows(const number[:, :, ::1] rows, const int64_t[::1] places, number[:, :, ::1] sums):

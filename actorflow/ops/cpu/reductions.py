@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.ops import reductions as ops
-from actorflow.ops.cpu.buffers import Array, is_half
+from actorflow.ops.cpu.buffers import Array, is_half, loops_for
 from actorflow.ops.operation import wide_dtype
 from actorflow.ops.registry import kernel
 from actorflow.ops.shaping import BroadcastTo, ReduceSum, Reduction, summed_dtype
@@ -60,6 +60,8 @@ def sum_rows(rows: Array, out: Array) -> None:
         np.copyto(out, sum_axes(rows, (0,)), casting="unsafe")
     elif len(rows) <= _RUN:
         np.dot(_ones(rows.dtype)[: len(rows)], rows, out=out)
+    elif rows.shape[1] >= _LEAST_RUN and (loops := loops_for(rows, out)) is not None:
+        loops.sum_rows(rows, out)
     else:
         with np.errstate(all="ignore"):
             out[...] = _sum_columns(rows[np.newaxis])[0]
