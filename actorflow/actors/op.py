@@ -410,7 +410,6 @@ class OpActor(core.Op, ABC):
             frame.close_end()
 
     def _account_failed(self, frame: Frame, error: BaseException, elapsed_ns: int, end_ns: int, key: int) -> None:
-        """Account for a failed call, which may be repeated."""
         self.profile.failed += 1
         if frame.monitor is not None:
             frame.monitor.dirty[self.node_id] = 1  # a call that will be repeated leaves the state as it is

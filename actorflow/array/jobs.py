@@ -341,7 +341,6 @@ class Run:
         self._one_by_one().compute()
 
     def _are_missing(self) -> bool:
-        """Return whether a value that is read is not there."""
         return any(type(each) is Record and each.value is None for each in self.description.given)
 
     def _one_by_one(self) -> Steps:
@@ -432,7 +431,6 @@ class Run:
         self.calls.append(Call(nodes[at].name, 0, True))
 
     async def _served(self, service: Service, outputs: Sequence[int]) -> list[Any]:
-        """The results at some positions, by a graph of the service."""
         description = self.description
         self.form = None
         self.form = form = self.structure.served(service, description, outputs, self._session.capture)
@@ -460,7 +458,6 @@ class Run:
 
 
 def _parts(session: Session, nodes: list[Record], wanted: set[Record], takes_programs: bool) -> Iterator[Steps | Run]:
-    """Computation of records, in order."""
     if desk.placing is not None and any(accelerator_of(node) is not None for node in nodes):
         if session.is_limited:  # each waits for room
             for is_placed, some in groupby(nodes, lambda node: accelerator_of(node) is not None):

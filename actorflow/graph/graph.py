@@ -698,7 +698,6 @@ class Graph:
         return op(*inputs)
 
     def _name_of(self, operation: Operation, name: str | None) -> str:
-        """A free name for an op of the functional form."""
         own, common = name or operation.kind.lower(), self.root._defaults[-1].name
         if common is None:
             return self.unique_name(own)

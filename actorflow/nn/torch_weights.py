@@ -414,7 +414,6 @@ def _image(shape: tuple[int, ...]) -> Array:
 
 
 def _keeps_image(op: Op) -> bool:
-    """Whether the results of an op on images are images."""
     operation, rank = op.operation, len(op.inputs[0].shape)
     if isinstance(operation, Reduction) and not operation.keepdims:
         axes = range(rank) if operation.axis is None else operation.axis

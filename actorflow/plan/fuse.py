@@ -213,7 +213,6 @@ def _narrow(part: Sequence[PlannedOp], slots: Sequence[Slot]) -> Iterator[Sequen
 
 
 def _outer(part: Sequence[PlannedOp]) -> list[int]:
-    """Slots that are read from outside."""
     own = {op.outputs[0] for op in part}
     return [*dict.fromkeys(slot for op in part for slot in op.inputs if slot not in own)]
 

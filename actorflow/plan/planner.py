@@ -117,7 +117,6 @@ def planning(
 
 
 def _add_bodies(plan: Plan, fuse: bool | None, closed: Closed | None) -> Steps[None]:
-    """Plan the bodies of a plan's ops."""
     for op in plan.ops:
         if isinstance(op.operation, WithBodies):
             op.bodies = tuple((yield from _bodies(plan, op, op.operation, fuse, closed)))
@@ -137,7 +136,6 @@ def _item_body(plan: Plan, op: PlannedOp, operation: Emission, fuse: bool | None
 def _bodies(
     plan: Plan, op: PlannedOp, operation: WithBodies, fuse: bool | None, closed: Closed | None
 ) -> Steps[list[Plan | GraphError]]:
-    """Plans of an op's bodies."""
     made: list[Plan | GraphError] = []
     for i, body in enumerate(operation.bodies):
         lengths = plan.lengths or None

@@ -571,7 +571,6 @@ class Batcher:
         return parts
 
     def _most(self, request: Request) -> int:
-        """Most rows of a frame of such requests."""
         options = self._options
         if options.max_cells is None or options.pad is not None:
             return options.max_rows
@@ -711,7 +710,6 @@ class Batcher:
                 self._rows.give_back(permit)
 
     def _deliver(self, batch: Batch, requests: Sequence[Request], feeds: Mapping[Blob, Any], result: Result) -> None:
-        """Give each request its rows of a frame."""
         rows, is_padded = self._rows, self._options.pad is not None
         wanted = [each.place is batch and not each.future.done() for each in requests]
         rows.keep(feeds, result, requests, wanted)
@@ -775,7 +773,6 @@ class Batcher:
         return padded
 
     def _ended(self, batch: Batch, task: asyncio.Task[None]) -> None:
-        """No frame of the batch runs any more."""
         failure = ended_with(task)
         if task.cancelled():
             failure = None

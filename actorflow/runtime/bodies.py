@@ -438,7 +438,6 @@ class LoopActor(BodyActor):
         return self._begin(call) if goes_on else self._finish(call)
 
     def _finish(self, call: _Call) -> bool:
-        """Write the outputs."""
         assert call.cycle is not None
         steps = call.cycle.steps
         if self.operation.exact and steps != self.operation.length:

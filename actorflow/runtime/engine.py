@@ -46,7 +46,7 @@ from actorflow.runtime.build import building
 from actorflow.runtime.limits import GRACE_S, limit_time
 from actorflow.runtime.observer import Observer
 from actorflow.runtime.portal import Turns
-from actorflow.runtime.program import Program, Result, check_unneeded
+from actorflow.runtime.program import Program, Result, check_unneeded, checked_feeds
 from actorflow.runtime.resources import Resources
 from actorflow.runtime.taps import Tap
 from actorflow.spec import Length, Lengths, TensorSpec
@@ -239,7 +239,7 @@ class Engine:
             try:
                 lengths = axes.of(feeds)
             except FeedError:
-                for key in feeds:  # a name that is misspelled says more than a length that is missing
+                for key in checked_feeds(feeds):  # a name that is misspelled says more than a length that is missing
                     if self.graph._find(key) not in fed:
                         check_unneeded(self.graph, key)
                 raise
@@ -304,7 +304,6 @@ class Engine:
                 )
 
     def _forget(self) -> None:
-        """Forget all that was made of the graph."""
         self._programs, self._newest = {}, None
         self._planned.clear()
         self._axes.clear()
@@ -369,7 +368,6 @@ class Engine:
         return self.resources.dispatcher.loop.time()
 
     def _known(self, key: _Key) -> Program | None:
-        """The program, if there is one already."""
         program = self._programs.get(key)
         if program is not None and program is not self._newest:
             self._newest = self._programs[key] = self._programs.pop(key)  # the one that was used last comes last

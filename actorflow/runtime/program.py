@@ -166,7 +166,6 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         return self._by_name.get(key) if isinstance(key, str) else self._blobs.get(key)
 
     def _why_not(self, key: object) -> str:
-        """Why a blob is not there, for a message."""
         fetched = f"fetched: {', '.join(self._by_name) or 'nothing (ops are run, only blobs have values)'}"
         name = getattr(key, "name", key)
         for blob in self._blobs:
@@ -185,6 +184,15 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         """The values as arrays of NumPy, by names that blobs have elsewhere."""
         values, places = self._values, self._blobs
         return {name: to_numpy(values[places[blob]]) for name, blob in names.items()}
+
+    def _under(self, names: Mapping[Any, Blob]) -> Result:
+        """The same under names that blobs have elsewhere, and so the errors."""
+        blobs = {getattr(name, "name", name): blob for name, blob in names.items()}
+        errors = {name: self.errors[blob.name] for name, blob in blobs.items() if blob.name in self.errors}
+        found = {name: self._blobs[blob] for name, blob in blobs.items() if name not in errors}
+        result, told = Result(self._blobs, found, self._values, self.frames, self._lengths), {*errors.values()}
+        result.errors = errors | {name: error for name, error in self.errors.items() if error not in told}
+        return result
 
     def __repr__(self) -> str:
         shown = [f"{name}: {_describe(value)}" for name, value in self.items()]
@@ -346,13 +354,8 @@ class Program:
     def _fed(self, feeds: Mapping[Blob | str, npt.ArrayLike]) -> list[Any]:
         """As `fill`, with conversions, and with errors that say what is wrong."""
         values = self._values.copy()
-        try:
-            pairs = feeds.items()
-        except AttributeError:
-            got = type(feeds).__name__
-            raise TypeError(f"feeds must be a mapping of blobs, or their names, to arrays, got {got}") from None
         left = len(self._sources)
-        for key, value in pairs:
+        for key, value in checked_feeds(feeds).items():
             known = self._feeds.get(key)
             if known is None:
                 check_unneeded(self.graph, key)
@@ -544,6 +547,14 @@ class Program:
             raise FeedError(f"{what}: {why}") from error
 
 
+def checked_feeds(feeds: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """The feeds; raises TypeError if they are no mapping."""
+    if not hasattr(feeds, "items"):
+        got = type(feeds).__name__
+        raise TypeError(f"feeds must be a mapping of blobs, or their names, to arrays, got {got}")
+    return feeds
+
+
 def check_unneeded(graph: Graph, key: Any) -> None:
     """Check what is fed and not needed: that may be another source of the graph, and nothing else.
 
@@ -607,7 +618,6 @@ def _moves(op: PlannedOp) -> bool:
 def _account(
     plan: Plan, resources: Resources, budget: Budget
 ) -> tuple[dict[Place, int], list[int], list[int], list[Place]]:
-    """Arguments of each frame's `Account` in a budget."""
     charges = slot_charges(plan.ops, plan.slots)
     needs = [sum(charges[slot] for slot in op.outputs) for op in plan.ops]
     places = [plan.slots[op.outputs[0]].place if op.outputs else op.place for op in plan.ops]

@@ -680,7 +680,6 @@ def not_here(path: str, method: str, allowed: str) -> Response:
 
 
 def _failure(hosted: Hosted, error: Exception) -> Response:
-    """The answer to a request that has failed."""
     first = str(error).partition("\n")[0]  # what follows tells of the program's files
     match error:
         case (

@@ -150,7 +150,6 @@ def _families(name: str, graph: Graph) -> Iterator[Family]:
 
 
 def _batches(name: str, graph: Graph) -> Iterator[Family]:
-    """Counters of the batchers that are open."""
     figures = [([name, str(n)], batcher.statistics()) for n, batcher in graph.engine.batchers.items()]
     labels, ends = ["graph", "batcher"], ("finished", "failed", "cancelled", "expired", "refused")
     waiting = [(of, each.waiting_rows) for of, each in figures]

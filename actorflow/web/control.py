@@ -192,7 +192,6 @@ class Control:
         return f"stopped stream {stream.number}: it ends with the frames that have started", {}
 
     def _stream_of(self, arguments: _Arguments) -> FrameStream:
-        """The stream that was named, or the only one."""
         streams = {stream.number: stream for stream in self._graph.streams}
         known = ", ".join(map(str, streams)) or "none"
         number = arguments.get("stream", next(iter(streams), None) if len(streams) == 1 else None)

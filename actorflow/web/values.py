@@ -301,7 +301,6 @@ def _layers_of(nodes: Sequence[Node]) -> tuple[list[Layer], int]:
 
 
 def _gradient(op: Op) -> Blob | None:
-    """The gradient that an update reads."""
     arguments: Sequence[str] = op.operation.arguments
     return op.inputs[arguments.index("grad")] if "grad" in arguments else None
 

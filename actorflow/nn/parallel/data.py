@@ -467,7 +467,6 @@ class DataParallel(Layer):
         return loss_of("DataParallel", top, self._loss, targets)
 
     def _all_reduced(self, variables: Sequence[Variable]) -> list[dict[Variable, Blob]]:
-        """The variables of each replica, with the gradients of the whole batch."""
         twins = [[self._twin(variable, scope) for variable in variables] for scope in self._scopes]
         grads = [gradient(share, own) for share, own in zip(self._shares, twins, strict=True)]
         names = [variable.name for variable in variables]
