@@ -250,7 +250,7 @@ class Model:
         if timeout is not None:
             timeout = time_limit("timeout", timeout)
         if partial:
-            result = await self.graph.run(self.feeds(inputs), fetch=wanted.values(), timeout=timeout, partial=True)
+            result = await self.graph.run(self.feeds(inputs), fetch=[*wanted.values()], timeout=timeout, partial=True)
             return result._under(wanted)
         # As by `Graph.run`, whose call would be felt where a model is small.
         result = await self.graph._runnable().run(self.feeds(inputs), (*wanted.values(),), timeout)

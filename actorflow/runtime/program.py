@@ -549,7 +549,7 @@ class Program:
 
 def checked_feeds(feeds: Mapping[Any, Any]) -> Mapping[Any, Any]:
     """The feeds; raises TypeError if they are no mapping."""
-    if not hasattr(feeds, "items"):
+    if getattr(feeds, "items", None) is None:
         got = type(feeds).__name__
         raise TypeError(f"feeds must be a mapping of blobs, or their names, to arrays, got {got}")
     return feeds
