@@ -79,9 +79,15 @@ def _compile(root: Path, target: Path) -> None:
             macros.append(("ACTORFLOW_SOURCE", f"{zlib.crc32(relative.read_bytes())}U"))
             found, name = [np.get_include()], ".".join(relative.with_suffix("").parts)
             # Square roots in vectors, and the same bits as NumPy's where a product is added.
-            flags = [] if os.name == "nt" else ["-fno-math-errno", "-ffp-contract=off"]
+            flags = ["-fno-math-errno", "-ffp-contract=off"]
+            if "-g" not in os.environ.get("CFLAGS", ""):
+                flags.append("-g0")  # what debuggers read would be seven eighths of a module
             extension = Extension(
-                name, [str(relative)], include_dirs=found, define_macros=macros, extra_compile_args=flags
+                name,
+                [str(relative)],
+                include_dirs=found,
+                define_macros=macros,
+                extra_compile_args=[] if os.name == "nt" else flags,
             )
             modules = cythonize([extension], quiet=True)
             command = build_ext(Distribution({"ext_modules": modules}))

@@ -140,7 +140,8 @@ def as_array(value: Any, spec: TensorSpec, what: str, *, narrow: bool = False) -
     if not has_dtype and np.can_cast(array.dtype, spec.dtype, "same_kind"):
         with np.errstate(all="ignore"):  # to infinity, or to 0
             return array.astype(spec.dtype)
-    advice = f"; convert it, array.astype({spec.dtype.name!r})" if isinstance(value, np.ndarray | np.generic) else ""
+    fits = array.dtype.kind in "biuf" or np.can_cast(array.dtype, spec.dtype, "same_kind")
+    advice = f"; convert it, array.astype({spec.dtype.name!r})" if fits and hasattr(value, "astype") else ""
     got = "None" if value is None else array.dtype
     raise DTypeError(f"{what}: expected dtype {spec.dtype}, got {got}{advice}")
 

@@ -31,6 +31,7 @@ QUESTIONS = (
     "wide",
     "allocation",
     "service",
+    "fastapi_onnx",
     "serving",
     "batched",
     "writing",
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     if options.list:
         for name in QUESTIONS + BY_NAME:
-            print(f"{name:12} {_question(name).__doc__.splitlines()[0]}")
+            print(f"{name:13} {_question(name).__doc__.splitlines()[0]}")
         return 0
     loop_name, loop_factory = _loop(options.loop)
     console = Console(width=None if sys.stdout.isatty() else 120, highlight=False, soft_wrap=True)

@@ -302,6 +302,7 @@ class TestValuesOfAType:
             ([1j, 2.0], "float32", "expected dtype float32, got complex128$"),
             (["a", "b"], "float32", "expected dtype float32, got <U1$"),
             (np.ones(2), "float32", r"got float64; convert it, array\.astype\('float32'\)"),
+            (np.ones(2, complex), "float32", "got complex128$"),
             (np.int64([1, 2]), "uint8", r"got int64; convert it, array\.astype\('uint8'\)"),
         ],
     )

@@ -80,7 +80,6 @@ class UnderWay(NamedTuple):
 
 
 def _ids(actor: OpActor) -> list[int]:
-    """`Node.id` of each op that an actor stands for."""
     return [part.node_id for part in parts_of(actor)]
 
 

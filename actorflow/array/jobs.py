@@ -291,7 +291,6 @@ class Run(Steps):
         self._one_by_one()
 
     def _are_missing(self) -> bool:
-        """Return whether a value that is read is not there."""
         return any(type(each) is Record and each.value is None for each in self.description.given)
 
     def _one_by_one(self) -> None:
@@ -367,7 +366,6 @@ class Run(Steps):
         self.calls.append((failed.name, 0, True))
 
     async def _served(self, service: Service, outputs: Sequence[int]) -> list[Any]:
-        """The results at some positions, by a graph of the service."""
         description = self.description
         self.form = None
         self.form = form = self.structure.served(service, description, outputs, self._session.capture)
@@ -395,7 +393,6 @@ class Run(Steps):
 
 
 def _parts(session: Session, nodes: list[Record], wanted: set[Record]) -> Iterator[Steps | Run]:
-    """Computation of records, in order."""
     if desk.placing is not None and any(accelerator_of(node) is not None for node in nodes):
         if session.is_limited:  # each waits for room
             for is_placed, some in groupby(nodes, lambda node: accelerator_of(node) is not None):

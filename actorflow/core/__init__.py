@@ -89,7 +89,6 @@ __all__ = [
 
 
 def _compiled() -> ModuleType | None:
-    """The compiled form, if that is to run."""
     wanted = os.environ.get("ACTORFLOW_CORE", "")
     if wanted not in {"", "0", "1"}:
         raise ImportError(f"ACTORFLOW_CORE must be 0 or 1, or not set, got {wanted!r}")

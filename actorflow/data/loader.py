@@ -66,7 +66,7 @@ class Feed(dict[Any, Array]):
 
 
 def Loader(  # noqa: N802  it was a class
-    columns: Mapping[Any, Column],
+    columns: Mapping[Any, Column | Sequence[Any]],
     size: int,
     *,
     seed: int | None = None,

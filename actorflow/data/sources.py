@@ -389,7 +389,6 @@ def _content(path: Path, what: str) -> bytes:
 
 
 def _of_bytes(images: npt.NDArray[np.uint8], labels: npt.NDArray[Any]) -> Split:
-    """Images of bytes as numbers from 0 to 1, with their labels."""
     unit = images.astype(np.float32)
     unit /= 255
     return Split(unit, labels.astype(np.int64))

@@ -221,7 +221,6 @@ def _of(function: Callable[..., Any]) -> _Rule:
 
 
 def _elementwise(function: Callable[..., Any], inputs: int, dtype: Any = None) -> _Rule:
-    """The rule of an operator on elements."""
     ufunc = np.frompyfunc(function, inputs, 1)
     whole = _of(lambda attributes, *arrays: np.asarray(ufunc(*arrays), object))
 

@@ -274,7 +274,6 @@ class Lowering:
     # -- parts that are graphs themselves ------------------------------------------------------------------------------
 
     def _body(self, proto: NodeProto, name: str, inputs: Sequence[Value | None], schema: Any) -> Sequence[Value | None]:
-        """Lower the function that an operator is described by."""
         assert schema is not None
         function = _function(schema, proto, inputs, self.opsets.get("" if proto.domain in _OWN else proto.domain, 1))
         return self.call(function, proto, name, inputs)
@@ -321,7 +320,6 @@ class Lowering:
         return flow.is_squeeze(proto, self._made_by)
 
     def _branch(self, proto: NodeProto, name: str, values: Values) -> Sequence[Value | None]:
-        """Lower the branch of an If that is always taken."""
         condition = values.get(proto.input[0])
         if condition is None:
             return ()
@@ -375,7 +373,6 @@ def _is_object(value: Value | None) -> bool:
 
 @lru_cache(512)
 def _schema(operator: str, version: int, domain: str) -> Any:
-    """The description of an operator; None if there is none."""
     try:
         return get_schema(operator, version, domain)
     except onnx.defs.SchemaError:
@@ -440,7 +437,6 @@ def _has_body(schema: Any) -> bool:
 
 
 def _function(schema: Any, proto: NodeProto, inputs: Sequence[Value | None], opset: int) -> onnx.FunctionProto:
-    """The function of an operator, for inputs of these types."""
     function = onnx.FunctionProto()
     if schema.has_context_dependent_function:
         versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]

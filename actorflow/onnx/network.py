@@ -298,7 +298,6 @@ def _input_name(graph: Graph, name: str) -> str:
 
 
 def _read(source: Source) -> str | os.PathLike[str] | bytes:
-    """A path, or the bytes of a file."""
     if isinstance(source, ModelProto):
         try:
             contents: bytes = source.SerializeToString()

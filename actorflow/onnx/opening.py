@@ -58,7 +58,6 @@ def open_axes(file: File) -> None:
 
 
 def _refused(file: File, lengths: Mapping[str, int]) -> list[tuple[str, str, str]]:
-    """Refused nodes where axes have these lengths."""
     declared, inputs = (
         {name: spec._replace(shape=_closed(spec, lengths)) for name, spec in specs.items()}
         for specs in (file.declared, file.inputs)

@@ -85,7 +85,6 @@ def _nearest(rule: str, place: Array) -> Array:
 
 
 def _kernel(mode: str, distance: Array, k: float) -> Array:
-    """The weight of an element at a distance."""
     d = np.abs(distance)
     if mode == "linear":
         return np.asarray(np.maximum(1 - d, 0))

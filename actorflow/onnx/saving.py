@@ -440,14 +440,12 @@ class Exporter:
                 raise UnsupportedError(f"ONNX does not compute with {blob.dtype}")
 
     def _outputs(self) -> dict[str, Blob]:
-        """The outputs that there are."""
         return {name: blob for name, blob in self.model.outputs.items() if not self.by_default or self._is_there(blob)}
 
     def _is_there(self, blob: Blob) -> bool:
         return blob in self._tensors or self.known(blob) is not None
 
     def _finish_outputs(self) -> None:
-        """Give the tensors of outputs their names."""
         final: dict[str, str] = {}
         for name, blob in self._outputs().items():
             tensor = self.read(blob)
@@ -509,7 +507,6 @@ def _graphs(node: NodeProto) -> list[GraphProto]:
 
 
 def _within(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
-    """Nodes, and all of the graphs in them."""
     for node in nodes:
         yield node
         for graph in _graphs(node):

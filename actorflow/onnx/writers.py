@@ -221,7 +221,6 @@ def _fill(out: Exporter, op: Op, how: Any) -> None:
 
 
 def _counted(out: Exporter, first: Any, last: Any, step: int = 1) -> str:
-    """Whole numbers from one to another."""
     ends = [out.node("Squeeze", [out.ints([each]), out.ints([0])]) for each in (first, last, step)]
     return out.node("Range", ends)
 

@@ -33,7 +33,6 @@ def is_kept(array: npt.NDArray[Any]) -> bool:
 
 
 def _memory(array: npt.NDArray[Any]) -> object:
-    """The object that owns the memory of an array."""
     base: Any = array
     while isinstance(base, np.ndarray) and base.base is not None:
         base = base.base

@@ -151,7 +151,6 @@ def with_constants(operation: Operation, inputs: Sequence[Any]) -> Sequence[Any]
 
 @cache
 def _arity(rule: Callable[..., Any]) -> int:
-    """Number of arguments by position."""
     by_position = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     return sum(each.kind in by_position for each in signature(rule).parameters.values())
 

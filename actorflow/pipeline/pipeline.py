@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +31,18 @@ from actorflow.place import Place
 U = TypeVar("U")
 
 if TYPE_CHECKING:
+    _Items: TypeAlias = Iterable[T] | AsyncIterable[T] | Indexed[T]
     _Text = TypeVar("_Text", bound=str | bytes)
     _Number = TypeVar("_Number", bound=npt.NDArray[Any] | np.generic | complex)
     _Other = TypeVar("_Other", bound=npt.NDArray[Any] | np.generic | complex)
+    _Third = TypeVar("_Third", bound=npt.NDArray[Any] | np.generic | complex)
+
+    class _Sourcing(TypedDict, total=False):
+        shuffle: bool
+        seed: int
+        sampler: Sampler | None
+        executor: Executor
+        name: str
 
     class _Batching(TypedDict, total=False):
         drop_last: bool
@@ -146,6 +155,11 @@ class Pipeline(Loader[T]):
 
     @overload
     def batch(
+        self: Pipeline[tuple[_Number, _Other, _Third]], size: int, **options: Unpack[_Batching]
+    ) -> Pipeline[tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]]: ...
+
+    @overload
+    def batch(
         self: Pipeline[dict[U, _Number]], size: int, **options: Unpack[_Batching]
     ) -> Pipeline[dict[U, npt.NDArray[Any]]]: ...
 
@@ -186,6 +200,12 @@ class Pipeline(Loader[T]):
         if collate is list:
             return grouped
         return grouped._call(Map, options, f"{name}/collate")
+
+    @overload
+    def unbatch(self: Pipeline[list[U]], *, name: str = "unbatch") -> Pipeline[U]: ...
+
+    @overload
+    def unbatch(self, *, name: str = "unbatch") -> Pipeline[Any]: ...
 
     def unbatch(self, *, name: str = "unbatch") -> Pipeline[Any]:
         """Make items of batches: of arrays, lists, and tuples or mappings of these. Undoes `batch`.
@@ -291,7 +311,7 @@ class Pipeline(Loader[T]):
         return self._add(Repeat, name, times=times)
 
     def cache(
-        self, *, size_bytes: int | None = None, size: Callable[[Any], int] | None = None, name: str = "cache"
+        self, *, size_bytes: int | None = None, size: Callable[[T], int] | None = None, name: str = "cache"
     ) -> Pipeline[T]:
         """Keep all items the first time; later epochs get these very objects, in the order of the first.
 
@@ -339,7 +359,7 @@ class Pipeline(Loader[T]):
         count: int,
         *,
         size_bytes: int | None = None,
-        size: Callable[[Any], int] | None = None,
+        size: Callable[[T], int] | None = None,
         name: str = "prefetch",
     ) -> Pipeline[T]:
         """Hold up to ``count`` items ready.
@@ -388,7 +408,7 @@ class Pipeline(Loader[T]):
 
     def branch(
         self,
-        key: Callable[[Any], Any],
+        key: Callable[[T], Any],
         branches: Mapping[Any, Callable[[Pipeline[T]], Pipeline[Any]]],
         *,
         name: str = "branch",
@@ -521,15 +541,23 @@ def _name_of(fn: Any) -> str:
     return name if isinstance(name, str) else type(inner).__name__
 
 
+@overload
+def source(data: npt.NDArray[Any], **options: Unpack[_Sourcing]) -> Pipeline[npt.NDArray[Any]]: ...
+
+
+@overload
+def source(data: _Items[T] | Callable[[int], _Items[T]], **options: Unpack[_Sourcing]) -> Pipeline[T]: ...
+
+
 def source(
-    data: Iterable[T] | AsyncIterable[T] | Indexed[T] | Callable[[int], Iterable[T] | AsyncIterable[T] | Indexed[T]],
+    data: Any,
     *,
     shuffle: bool = False,
     seed: int = 0,
     sampler: Sampler | None = None,
     executor: Executor = "auto",
     name: str = "source",
-) -> Pipeline[T]:
+) -> Pipeline[Any]:
     """A pipeline that gives the items of something.
 
     Args:

@@ -120,10 +120,9 @@ class OpenAxes:
         if sorted(given) != self.names or not all(
             isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 0 for n in given.values()
         ):
-            wanted = ", ".join(map(repr, self.names)) or "none"
-            raise GraphError(
-                f"the open axes of graph {self._name!r} are {wanted}: give the length of each, got {given}"
-            )
+            wanted, example = ", ".join(map(repr, self.names)) or "none", dict.fromkeys(self.names, 8)
+            how = f"give the length of each, axes={example}, got {dict(given)}"
+            raise GraphError(f"the open axes of graph {self._name!r} are {wanted}: {how}")
         return tuple([(name, int(given[name])) for name in self.names])
 
     def of(self, feeds: Any) -> Lengths:

@@ -321,7 +321,6 @@ class Builder:
         return AllReduceActor(wiring, exchange, operation, bucket)
 
     def _on_stream(self, op: PlannedOp, device: Device) -> dict[str, Any]:
-        """Further arguments of the actor of an op on a stream."""
         at_once = self._resources.budget is None and op.node.attempts is None and not self._plan.is_partial
         slots = [self._plan.slots[slot] for slot in op.inputs]
         here = [self.blobs[slot.index] for slot in slots if slot.place == op.place and not slot.is_constant]

@@ -46,7 +46,7 @@ from actorflow.runtime.build import building
 from actorflow.runtime.limits import GRACE_S, limit_time
 from actorflow.runtime.observer import Observer
 from actorflow.runtime.portal import Turns
-from actorflow.runtime.program import Program, Result, check_unneeded
+from actorflow.runtime.program import Program, Result, check_unneeded, checked_feeds
 from actorflow.runtime.resources import Resources
 from actorflow.runtime.taps import Tap
 from actorflow.spec import Length, Lengths, TensorSpec
@@ -236,7 +236,7 @@ class Engine:
             try:
                 lengths = axes.of(feeds)
             except FeedError:
-                for key in feeds:  # a name that is misspelled says more than a length that is missing
+                for key in checked_feeds(feeds):  # a name that is misspelled says more than a length that is missing
                     if self.graph._find(key) not in fed:
                         check_unneeded(self.graph, key)
                 raise

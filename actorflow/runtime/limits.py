@@ -190,7 +190,6 @@ class LoopWatchdog:
 
 
 def _op_on(stack: FrameType | None) -> str | None:
-    """Name of the op that is being called on a stack."""
     while stack is not None:
         actor = stack.f_locals.get("self")
         frame = stack.f_locals.get("frame")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack, cast, overload
 
 import numpy.typing as npt
 
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from actorflow.checkpoint.weights import LoadedWeights
     from actorflow.graph.graph import Fetch
     from actorflow.runtime.batched import Batcher, Batching
+    from actorflow.runtime.program import Result
 
+    _Wanted: TypeAlias = str | Blob | Iterable[str | Blob] | None
+    _Inputs: TypeAlias = Mapping[str, npt.ArrayLike]
+    _Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
 _T = TypeVar("_T")
 
@@ -178,7 +182,7 @@ class Model:
 
         return f"<Model {self.graph.name!r}: {listed(self.inputs)} -> {listed(self.outputs)}>"
 
-    def feeds(self, inputs: Mapping[str, npt.ArrayLike]) -> dict[Blob, npt.ArrayLike]:
+    def feeds(self, inputs: _Inputs) -> dict[Blob, npt.ArrayLike]:
         """Feeds for `graph`, of values by the names of inputs.
 
         Raises:
@@ -205,21 +209,25 @@ class Model:
             raise FeedError(f"model {self.graph.name!r}: no value for input {', '.join(missing)}")
         return {self.inputs[name]: value for name, value in inputs.items()}
 
+    @overload
+    async def run(self, inputs: _Inputs, *, fetch: _Wanted = None, timeout: float | None = None) -> _Arrays: ...
+    @overload
     async def run(
-        self,
-        inputs: Mapping[str, npt.ArrayLike],
-        *,
-        fetch: str | Blob | Iterable[str | Blob] | None = None,
-        timeout: float | None = None,
-    ) -> dict[str, npt.NDArray[Any]]:
+        self, inputs: _Inputs, *, fetch: _Wanted = None, timeout: float | None = None, partial: Literal[True]
+    ) -> Result: ...
+    async def run(
+        self, inputs: _Inputs, *, fetch: _Wanted = None, timeout: float | None = None, partial: bool = False
+    ) -> _Arrays | Result:
         """Compute the outputs in one frame.
 
         Args:
             inputs: Arrays by the names of inputs, used without a copy.
             fetch: Names of outputs, of `values`, or of any blobs of the graph, or blobs; the default is all outputs.
             timeout: As for `Graph.run`.
+            partial: Go on when an op fails, as `Graph.run` does.
         Returns:
-            An array per output, by what it was asked for by, in their order.
+            An array per output, by what it was asked for by, in their order. With ``partial`` a `Result` under these
+            names, whose ``errors`` has those of outputs that are not there.
         Raises:
             FeedError: if an input is missing or unknown; else what `Graph.run` raises.
             TypeError: if the inputs are not arrays by name.
@@ -241,13 +249,18 @@ class Model:
         wanted = self._wanted(fetch)
         if timeout is not None:
             timeout = time_limit("timeout", timeout)
+        if partial:
+            result = await self.graph.run(self.feeds(inputs), fetch=[*wanted.values()], timeout=timeout, partial=True)
+            return result._under(wanted)
         # As by `Graph.run`, whose call would be felt where a model is small.
         result = await self.graph._runnable().run(self.feeds(inputs), (*wanted.values(),), timeout)
         return result._by(wanted)
 
-    def run_sync(
-        self, inputs: Mapping[str, npt.ArrayLike], *, fetch: str | Blob | Iterable[str | Blob] | None = None
-    ) -> dict[str, npt.NDArray[Any]]:
+    @overload
+    def run_sync(self, inputs: _Inputs, *, fetch: _Wanted = None) -> _Arrays: ...
+    @overload
+    def run_sync(self, inputs: _Inputs, *, fetch: _Wanted = None, partial: Literal[True]) -> Result: ...
+    def run_sync(self, inputs: _Inputs, *, fetch: _Wanted = None, partial: bool = False) -> _Arrays | Result:
         """`run` for scripts, as `Graph.run_sync`.
 
         Example:
@@ -262,7 +275,8 @@ class Model:
             More: actorflow docs running
         """
         wanted = self._wanted(fetch)
-        return self.graph.run_sync(self.feeds(inputs), fetch=[*wanted.values()])._by(wanted)
+        result = self.graph.run_sync(self.feeds(inputs), fetch=[*wanted.values()], partial=partial)
+        return result._under(wanted) if partial else result._by(wanted)
 
     async def warm_up(self, *, axes: Mapping[str, int] | None = None, timeout: float | None = None) -> bool:
         """`Graph.warm_up` with the outputs fetched, also for batched runs of as many rows as ``axes`` says.
@@ -333,7 +347,7 @@ class Model:
         """
         self.graph.save_sync(path, fetch=self.outputs, inputs=self.inputs)
 
-    def _wanted(self, fetch: str | Blob | Iterable[str | Blob] | None) -> dict[Any, Blob]:
+    def _wanted(self, fetch: _Wanted) -> dict[Any, Blob]:
         if fetch is None:
             return self.outputs
         found: dict[Any, Blob] = {}

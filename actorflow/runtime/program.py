@@ -184,6 +184,15 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         values, places = self._values, self._blobs
         return {name: to_numpy(values[places[blob]]) for name, blob in names.items()}
 
+    def _under(self, names: Mapping[Any, Blob]) -> Result:
+        """The same under names that blobs have elsewhere, and so the errors."""
+        blobs = {getattr(name, "name", name): blob for name, blob in names.items()}
+        errors = {name: self.errors[blob.name] for name, blob in blobs.items() if blob.name in self.errors}
+        found = {name: self._blobs[blob] for name, blob in blobs.items() if name not in errors}
+        result, told = Result(self._blobs, found, self._values, self.frames, self._lengths), {*errors.values()}
+        result.errors = errors | {name: error for name, error in self.errors.items() if error not in told}
+        return result
+
     def __repr__(self) -> str:
         shown = [f"{name}: {_describe(value)}" for name, value in self.items()]
         return f"<Result {', '.join([*shown, *[f'{name}: {type(e).__name__}' for name, e in self.errors.items()]])}>"
@@ -343,13 +352,8 @@ class Program:
     def _fed(self, feeds: Mapping[Blob | str, npt.ArrayLike]) -> list[Any]:
         """As `fill`, with conversions, and with errors that say what is wrong."""
         values = self._values.copy()
-        try:
-            pairs = feeds.items()
-        except AttributeError:
-            got = type(feeds).__name__
-            raise TypeError(f"feeds must be a mapping of blobs, or their names, to arrays, got {got}") from None
         left = len(self._sources)
-        for key, value in pairs:
+        for key, value in checked_feeds(feeds).items():
             known = self._feeds.get(key)
             if known is None:
                 check_unneeded(self.graph, key)
@@ -536,6 +540,14 @@ class Program:
         except BaseException as error:  # the value's own methods may raise anything
             why = f"a {type(value).__name__} cannot be made an array: {type(error).__name__}: {text_of(error)}"
             raise FeedError(f"{what}: {why}") from error
+
+
+def checked_feeds(feeds: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """The feeds; raises TypeError if they are no mapping."""
+    if getattr(feeds, "items", None) is None:
+        got = type(feeds).__name__
+        raise TypeError(f"feeds must be a mapping of blobs, or their names, to arrays, got {got}")
+    return feeds
 
 
 def check_unneeded(graph: Graph, key: Any) -> None:

@@ -23,7 +23,7 @@ from actorflow.plan.lengths import shape_of
 from actorflow.plan.validate import chosen, states_of
 from actorflow.runtime.blocks import Blocks, Held
 from actorflow.runtime.engine import Engine, Fetch
-from actorflow.runtime.program import Result, check_unneeded
+from actorflow.runtime.program import Result, check_unneeded, checked_feeds
 from actorflow.spec import Length, TensorSpec, at, axes_in, rows_axis
 
 if TYPE_CHECKING:
@@ -302,16 +302,11 @@ class Rows:
             GraphError: for a request of an op of the graph itself, which might wait for its own end.
         """
         self.check_caller()
-        try:
-            pairs = feeds.items()
-        except AttributeError:
-            got = type(feeds).__name__
-            raise TypeError(f"feeds must be a mapping of blobs, or their names, to arrays, got {got}") from None
         arrays: list[Any] = [None] * len(self._sources)
         lengths: dict[str, int] = {}
         count = 0
         others: list[int] = []  # sources whose feed is no array of their type, as far as one has seen
-        for key, value in pairs:
+        for key, value in checked_feeds(feeds).items():
             index = self._index.get(key)
             if index is None:
                 self._check_free(key)

@@ -11,8 +11,8 @@ NUMPY, TORCH, LITSERVE, BENTOML = "numpy", "torch", "litserve", "bentoml"
 PING = b"GET /ping HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 
 
-async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> None:
-    """Send a request and read the answer.
+async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> bytes:
+    """Send a request and read the answer, whose body it gives.
 
     Raises:
         RuntimeError: if it is not one of status 200.
@@ -22,4 +22,4 @@ async def ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reques
     if not head.startswith(b"HTTP/1.1 200 "):
         raise RuntimeError(f"expected status 200, got {head.splitlines()[0]!r}")
     length = head.lower().partition(b"\r\ncontent-length: ")[2].partition(b"\r\n")[0]
-    await reader.readexactly(int(length))
+    return await reader.readexactly(int(length))

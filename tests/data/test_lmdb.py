@@ -122,12 +122,13 @@ class TestImages:
             images[[0, 3]]
         np.testing.assert_array_equal(images[0], IMAGES[0])
 
-    def test_without_the_package(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_the_package(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        place = database(tmp_path / "unopened", [datum(IMAGES[0], 1)])
         monkeypatch.setitem(__import__("sys").modules, "lmdb", None)
         with pytest.raises(
             af.MissingExtraError, match=r"reading LMDB databases needs 'lmdb': pip install 'actorflow\[lmdb"
         ):
-            LmdbImages(path)
+            LmdbImages(place)
 
     def test_what_is_read_outlives_the_database(self, tmp_path: Path) -> None:
         place = database(tmp_path / "short", [datum(IMAGES[0, :, :, :1], 1)])

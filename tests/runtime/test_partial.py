@@ -59,6 +59,25 @@ async def test_a_result_has_what_does_not_depend_on_the_failure(fn: object, opti
             await graph.run({x: [0, 0, 0]})
 
 
+def test_a_model_has_its_own_names() -> None:
+    graph, x, left, right, _ = two_ways()
+    model = af.Model(graph, {"values": x}, {"one": left, "two": right})
+
+    async def run() -> af.Result:
+        async with graph:
+            return await model.run({"values": [0, 0, 0]}, partial=True)
+
+    for found in (asyncio.run(run()), model.run_sync({"values": [0, 0, 0]}, partial=True)):
+        assert ([*found], [*found.errors]) == (["two"], ["one"])
+        np.testing.assert_allclose(found["two"], np.full(3, np.e), rtol=1e-6)
+        with pytest.raises(af.OpError, match="'bad'"):
+            found["one"]
+    named = model.run_sync({"values": [0, 0, 0]}, fetch=[right, "left/out", "two"], partial=True)
+    assert ([*named], [*named.errors]) == (["right/out", "two"], ["left/out"])
+    update = af.Model(graph, {"values": x}, {"two": right}).run_sync({"values": [0, 0, 0]}, partial=True)
+    assert ([*update], {*update.errors}) == (["two"], set())
+
+
 async def test_all_goes_well_and_all_fails() -> None:
     graph, x, left, right, both = two_ways(lambda values: values)
     bad = af.Graph("bad")

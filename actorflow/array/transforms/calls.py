@@ -42,7 +42,6 @@ def _flatten(tree: Any, leaves: list[Any]) -> Structure:
 
 
 def _is_named(tree: Any) -> bool:
-    """Return whether it is a named tuple of the user's."""
     return isinstance(tree, tuple) and hasattr(tree, "_fields") and type(tree) is not TensorSpec
 
 

@@ -58,7 +58,6 @@ def _floats(node: Node, value: Value) -> Any:
 
 
 def _row(node: Node, numbers: Sequence[float] | None, count: int = 1) -> Any:
-    """A constant row of numbers; zeros where none are given."""
     return constant(node.graph, np.asarray(numbers or [0.0] * count, np.float32))
 
 
@@ -167,7 +166,6 @@ def _rows_of_trees(operation: Trees, inputs: list[Array], _outputs: None) -> lis
 
 
 def _unpacked(nodes: Array, split: Array, roots: Array, weights: Array) -> _Nodes:
-    """The nodes, of the inputs of `Trees`."""
     feature, mode, missing = np.ascontiguousarray(nodes.T[:3])
     return _Nodes(feature, split, mode, missing != 0, np.ascontiguousarray(nodes[:, 3:]), roots, weights)
 
@@ -200,7 +198,6 @@ def _depth(nodes: _Nodes) -> int:
 
 
 def _trees(node: Node, nodes: _Nodes, aggregate: str) -> Any:
-    """The numbers that trees give to rows."""
     x = _floats(node, node.x)
     count = len(nodes.feature)
     for name, places in (("nodes", nodes.children), ("roots", nodes.roots)):

@@ -112,7 +112,6 @@ class Quantized(NamedTuple):
 
 
 def _offset(zero: Value) -> int | None:
-    """The zero point, if it is one known number."""
     return None if zero.known is None or zero.spec.size != 1 else int(zero.known.reshape(-1)[0])
 
 

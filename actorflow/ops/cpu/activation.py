@@ -83,7 +83,6 @@ def tail(x: Array) -> Array:
 
 
 def _polynomial(coefficients: Sequence[float], x: Array) -> Array:
-    """The value of a polynomial, lowest power first."""
     total = np.full_like(x, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
         total *= x

@@ -18,7 +18,6 @@ from actorflow.ops.registry import kernel
 
 
 def _sum(rows: Array) -> Array:
-    """The sum of rows."""
     return sum_axes(rows, (0,))
 
 
@@ -70,7 +69,6 @@ def _combine(g: Array, x: Array, mean: Array, of_g: Array, of_x: Array, of_1: Ar
 
 
 def _factor(scale: Array, variance: Array, epsilon: float, dtype: np.dtype[Any]) -> Array:
-    """Factor of the centered values of each channel."""
     factor: Array = (scale / np.sqrt(variance + epsilon)).astype(dtype)
     return factor
 

@@ -27,7 +27,6 @@ _IMAGE_BYTES = 4 << 20
 
 
 def _image_pieces(w: Windows, images: Array) -> Iterator[Piece]:
-    """Pieces of images that fit in the cache."""
     item_bytes = images.shape[-1] * images.itemsize * math.prod(w.size) / math.prod(w.out)
     piece_bytes = min(_PIECE_BYTES, max(_LEAST_BYTES, images.nbytes // 2))
     return pieces((len(images), *w.out), item_bytes, piece_bytes, _IMAGE_BYTES)

@@ -217,7 +217,6 @@ def reduce_chain(operation: Fused, inputs: list[Array], outputs: list[Array]) ->
 
 
 def _launch(text: str, args: tuple[Any, ...], columns: Columns, tile: Tile) -> None:
-    """Launch a kernel; Python integers become INDEX."""
     if not tile.grid:
         return
     index = index_type(max(columns.all * columns.length, tile.grid))

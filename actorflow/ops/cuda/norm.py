@@ -92,7 +92,6 @@ class _Running(NamedTuple):
 
 
 def _statistics(rows: _Rows, x: Array, mean: Array, variance: Array, running: _Running | None = None) -> None:
-    """Mean and variance of a matrix, in one pass over it, and the running ones."""
     columns = rows.columns(rows.axis)
     tile = columns.sum_tile()
     old, new, *shares = running or _Running((mean, variance), (mean, variance), 0, 0, 0)

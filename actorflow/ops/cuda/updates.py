@@ -63,7 +63,6 @@ _ADAGRAD = elementwise(
 
 
 def _make_rmsprop(has_momentum: bool, centered: bool) -> Any:
-    """The kernel for what states there are."""
     states = ["square", *["velocity"] * has_momentum, *["mean"] * centered]
     body = """
     W g = decay != 0 ? W(decay) * W(weight) + W(grad) : W(grad);

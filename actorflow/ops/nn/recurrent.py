@@ -232,7 +232,6 @@ def _times(n: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _arguments(whole: type[_Sequence], *saved: str) -> tuple[str, ...]:
-    """Names of the arguments of a gradient."""
     names = whole.arguments
     return ("g_y", *[f"g_{name}" for name in names[1 : 1 + whole.states]], *names, "y", *saved)
 

@@ -240,7 +240,6 @@ def function_of(operation: Operation) -> Eltwise | None:
 
 
 def _with_parameters(operation: Any) -> Eltwise | None:
-    """The function of an operation that has parameters."""
     match operation:
         case activation.LeakyRelu():
             return Eltwise(_RELU, operation.slope) if operation.slope else _STEP

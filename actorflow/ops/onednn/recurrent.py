@@ -54,7 +54,6 @@ class _Sequence:
         self.direct: Any = None
 
     def _part(self, length: int, batch: int, features: int, width: int, weights: Sequence[Handle | int]) -> Compute:
-        """The primitive for some steps."""
         found, operation, states = libdnnl(), self._operation, self._states
         x, y, state, bias = (
             found.memory(shape, steps(shape))

@@ -168,7 +168,6 @@ _TELL: dict[type[Operation], Tell] = {}
 
 
 def _following(operation: Followed, specs: Sequence[TensorSpec]) -> Following:
-    """The post-ops and chain behind a product."""
     count = operation.count
     if not all(spec.size for spec in specs):
         raise UnsupportedError("no elements")
