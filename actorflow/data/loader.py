@@ -66,7 +66,7 @@ class Feed(dict[Any, Array]):
 
 
 def Loader(  # noqa: N802  it was a class
-    columns: Mapping[Any, Column | Sequence[Any]],
+    columns: Mapping[Any, Column | list[Any] | tuple[Any, ...]],
     size: int,
     *,
     seed: int | None = None,
@@ -107,12 +107,12 @@ def Loader(  # noqa: N802  it was a class
         >>> [(feed[x].shape, feed[labels].tolist()) for feed in loader]
         [((2, 8, 8, 1), [0, 1]), ((2, 8, 8, 1), [2, 3]), ((1, 8, 8, 1), [4])]
     """
-    columns = {key: np.asarray(each) if isinstance(each, list | tuple) else each for key, each in columns.items()}
+    taken = {key: np.asarray(each) if isinstance(each, list | tuple) else each for key, each in columns.items()}
     transforms = dict(transforms or {})
-    lengths = {_name(key): len(column) for key, column in columns.items()}
+    lengths = {_name(key): len(column) for key, column in taken.items()}
     if len(set(lengths.values())) != 1:
         raise DataError(f"Loader: expected columns of one length, got {lengths or 'none'}")
-    unknown = [_name(key) for key in transforms if key not in columns]
+    unknown = [_name(key) for key in transforms if key not in taken]
     if unknown:
         raise DataError(f"Loader: there are transforms for {', '.join(unknown)}, not a column: {lengths}")
     if seed is not None and sampler is not None:
@@ -124,12 +124,12 @@ def Loader(  # noqa: N802  it was a class
     size = whole("Loader: size", size, 1, error=DataError)
     drop_last = None if drop_last is None else flag("drop_last", drop_last)
     fill = None if fill is None else flag("fill", fill)
-    is_open = all(isinstance(key, Blob) and key.spec.leading_axis for key in columns)
+    is_open = all(isinstance(key, Blob) and key.spec.leading_axis for key in taken)
     drop_last = fill is None and not is_open if drop_last is None else drop_last
     fill = not is_open if fill is None else fill
     if drop_last and size > len(sampler):
         raise DataError(f"Loader: expected a batch size from 1 to {len(sampler)}, the examples of an epoch, got {size}")
-    made = _Cut(columns, transforms, sampler, size, drop_last, fill)
+    made = _Cut(taken, transforms, sampler, size, drop_last, fill)
     site = calling_site()
     source = Source(name="rows", site=site, data=made, place="loop", order=str(made.settings))
     options = Options(fn=made.feed, concurrency=concurrency, executor=executor)
