@@ -512,11 +512,14 @@ class Session(Evaluator):
 
         def look() -> None:
             with self._changed:
-                is_idle = uses == self._uses and not self._jobs and not self._is_watching
-                if not is_idle or self._running != [service] or not service.is_of_host:
+                if uses != self._uses or self._running != [service] or not service.is_of_host:
                     return
-                self._running.clear()
-            service.close()
+                if is_idle := not (self._jobs or self._is_watching):
+                    self._running.clear()
+            if is_idle:
+                service.close()
+            else:  # by a job that a thread computes itself, say, which tells nobody of its end
+                service.later(_LINGER_S, look)
 
         if not self._closed and service.is_of_host:
             service.later(_LINGER_S, look)

@@ -5,6 +5,7 @@ import contextlib
 import copy
 import gc
 import pickle
+import queue
 import signal
 import sys
 import threading
@@ -23,6 +24,7 @@ from actorflow.array.record.primitives import Primitive
 from actorflow.array.record.record import record
 from actorflow.core import desk
 from actorflow.ops.operation import apply
+from actorflow.runtime.service import Service
 from tests.support.warm import run_program
 
 places = pytest.mark.parametrize("place", ["cpu", "sim:0"])
@@ -756,6 +758,34 @@ async def test_what_is_awaited_goes_on_when_a_thread_that_forced_a_part_has_its_
     leave.set()
     assert (await waiting).shape == (100, 100)
     forcing.join()
+
+
+def test_a_service_ends_although_a_thread_computes_as_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    monkeypatch.setattr(Service, "later", lambda self, delay_s, look: looks.put(look))
+    entered, leave = threading.Event(), threading.Event()
+
+    def block(value: np.ndarray) -> np.ndarray:
+        entered.set()
+        assert leave.wait(60)
+        return value
+
+    with xp.session(run_ahead=False) as session:
+        (xp.ones(2**20) + 1.0).wait()  # large: by the service
+        x = xp.ones((100, 100))
+        y = record(Primitive("block", block), (x._node,), x.shape, x.dtype)
+        forcing = threading.Thread(target=y.wait)
+        forcing.start()
+        assert entered.wait(60)
+        service = session.service
+        assert service is not None
+        looks.get(timeout=60)()
+        leave.set()
+        forcing.join()
+        assert session.service is service
+        looks.get(timeout=60)()
+        assert session.service is None
+        service.join()
 
 
 async def test_await_raises_what_failed() -> None:
