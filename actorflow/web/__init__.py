@@ -6,7 +6,7 @@
         print(view.url)
         ...
 
-    view = await af.web.serve(graph, frame_ancestors=["http://localhost:8888"]).start()  # in a notebook
+    view = await af.web.serve(graph, frame_ancestors=["http://localhost:8888"])  # in a notebook
 
     app.add_subapp("/graph", af.web.create_app(graph))  # aiohttp
     app.mount("/graph", af.web.asgi(graph))  # FastAPI, Starlette

@@ -7,7 +7,7 @@ import ipaddress
 import logging
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Sequence
 from dataclasses import dataclass
 from html import escape
 from http import HTTPStatus
@@ -204,7 +204,7 @@ class View:
 
     Example:
         >>> async def main():
-        ...     view = await af.web.serve(af.Graph("g"), port=0, frame_ancestors=["http://localhost:8888"]).start()
+        ...     view = await af.web.serve(af.Graph("g"), port=0, frame_ancestors=["http://localhost:8888"])
         ...     print(view.host, view.token, view.url == f"http://127.0.0.1:{view.port}/")
         ...     await view.aclose()
         >>> af.run(main())
@@ -271,7 +271,7 @@ _HOW_TO_FRAME = (
 
 
 class Serving:
-    """A page to be served inside ``async with``, or from `start` to the view's ``aclose``."""
+    """A page to be served inside ``async with``, or from ``view = await serve(...)`` to the view's ``aclose``."""
 
     def __init__(self, graph: Graph | Sequence[Graph], host: str, port: int, options: PageOptions) -> None:
         host, port = text("serve: host", host), whole("serve: port", port, 0, 65_535)
@@ -283,13 +283,10 @@ class Serving:
         self._options = options
         self._view: View | None = None
 
-    async def start(self) -> View:
-        """Begin to serve, for a notebook's cell; the view's ``aclose`` ends it, as the loop's end does.
+    def __await__(self) -> Generator[Any, None, View]:
+        return self.__aenter__().__await__()
 
-        Raises:
-            OSError: if the address cannot be bound, because it is in use for example.
-            RuntimeError: if it has been started.
-        """
+    async def __aenter__(self) -> View:
         if self._view is not None:
             raise RuntimeError(f"{self._view!r} has been started already: call serve() again for another one")
         token = self._options.get("token")
@@ -325,13 +322,8 @@ class Serving:
 
     def __repr__(self) -> str:
         if self._view is None:
-            return (
-                f"<Serving of graph {self._title!r}, not started: async with serve(...), or await serve(...).start()>"
-            )
+            return f"<Serving of graph {self._title!r}, not started: async with serve(...), or await serve(...)>"
         return f"<Serving of graph {self._title!r}, started: {self._view!r}>"
-
-    async def __aenter__(self) -> View:
-        return await self.start()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -345,7 +337,7 @@ def serve(
 ) -> Serving:
     """Serve a graph's live page from the running loop, or the pages of several graphs.
 
-    In a notebook, ``view = await af.web.serve(graph).start()`` serves it until ``await view.aclose()``.
+    In a notebook, ``view = await af.web.serve(graph)`` serves it until ``await view.aclose()``.
 
     Args:
         graph: The graph; of a sub-graph the whole root is shown. Of several, each page is below the graph's name, and
@@ -358,6 +350,7 @@ def serve(
     Raises:
         ValueError: if there is no such port.
         OSError: when it starts, if the address cannot be bound, because it is in use for example.
+        RuntimeError: if it is started again.
     Cancellation: closes the browsers' connections and the port, as leaving the block does.
 
     Example:

@@ -160,9 +160,9 @@ class TestViewInANotebook:
 
     async def test_start_and_aclose(self, training) -> None:
         serving = serve(training.graph, port=0)
-        view = await serving.start()
+        view = await serving
         with pytest.raises(RuntimeError, match="has been started already"):
-            await serving.start()
+            await serving
         await view.aclose()
         await view.aclose()
         async with serve(training.graph, port=view.port) as again:
