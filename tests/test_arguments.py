@@ -596,7 +596,7 @@ RUNS: dict[str, Callable[[Bench], dict[str, Any]]] = {
         | {"lane": "main", "inputs": [b.w], "concurrency": 1, "priority": 1, "timeout": 60, "retries": 1}
         | {"emits": False, "in_flight": 1}
     ),
-    "Model.run": lambda b: {"inputs": {"x": [1.0]}, "fetch": "y", "timeout": 60},
+    "Model.run": lambda b: {"inputs": {"x": [1.0]}, "fetch": "y", "timeout": 60, "partial": False},
     "Model.warm_up": lambda b: {"axes": {"batch": 1}, "timeout": 60},
     **{
         f"pipeline.Pipeline.{method}": lambda b, fn=fn: (

@@ -587,7 +587,8 @@ def weighted_sum(terms: Sequence[X], weights: Sequence[float], name: str | None 
         >>> af.ops.weighted_sum([a, b], [0.5, 0.25])
         Array([3., 6.], dtype=float64)
     """
-    return blob_of(WeightedSum(tuple([float(weight) for weight in weights])), *terms, name=name)
+    y: X = apply(WeightedSum(tuple([float(weight) for weight in weights])), *terms, name=name)
+    return y
 
 
 def average(*terms: X, name: str | None = None) -> X:
