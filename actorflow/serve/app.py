@@ -305,9 +305,9 @@ class Service:
         hosted.in_flight += 1
         try:
             with Share(self._account) as held:
-                response = await self._answered(http, hosted, read, held)
-                hosted.answers[response.status] += 1
-                hosted.latency_s.add(perf_counter() - since)
+                response, computed = await self._answered(http, hosted, read, held)
+                computed.answers[response.status] += 1
+                computed.latency_s.add(perf_counter() - since)
                 return await tell(response)
         except asyncio.CancelledError:
             hosted.cancelled += 1
@@ -316,12 +316,12 @@ class Service:
             self.in_flight -= 1
             hosted.in_flight -= 1
 
-    async def _answered(self, http: _Http, hosted: Hosted, read: _Reader, held: Share) -> Response:
-        """The answer, which is all that is held then."""
+    async def _answered(self, http: _Http, hosted: Hosted, read: _Reader, held: Share) -> tuple[Response, Hosted]:
+        """The answer, which is all that is held then, and the version that it is of."""
         try:
             request = await read(http, hosted, held)
             if isinstance(request, Response):
-                return request
+                return request, hosted
             most_s = self.limits.timeout_s
             timeout_s = most_s if request.timeout_s is None else min(request.timeout_s, most_s)
             if isinstance(request.sequence, Sequence) and http.match_info.get("version") is None:
@@ -340,9 +340,9 @@ class Service:
         except Exception as error:  # noqa: BLE001  the client is told
             response = _failure(hosted, error)
         else:
-            return response
+            return response, hosted
         held.keep(0)  # errors are short
-        return response
+        return response, hosted
 
     async def _tensors(self, http: _Http, hosted: Hosted, held: Share) -> Inference:
         head = head_bytes(http.headers.get(HEAD_BYTES))
