@@ -119,9 +119,9 @@ async def test_versions_that_share_requests_are_alike_when_loaded_anew() -> None
 async def test_sequences_that_end_are_shared() -> None:
     versions = {"1": sums(), "2": sums(init=200)}
     async with serve({"sums": versions}, shares={"sums/1": 1, "sums/2": 1}) as served:
-        whole = [step(1, start=True), step(1), step(1, end=True), step(1, start=True), step(1, end=True)]
-        assert await answers(served, "sums", *whole) == [101, 102, 103, 201, 202]
-        assert [dict(each.answers) for each in served.service.models] == [{200: 3}, {200: 2}]  # of those that computed
+        two = [step(1, start=True), step(1, end=True)]
+        assert await answers(served, "sums", *two, *two, two[0], step(1), two[1]) == [101, 102, 201, 202, 101, 102, 103]
+        assert [dict(each.answers) for each in served.service.models] == [{200: 5}, {200: 2}]  # of those that computed
 
 
 async def test_a_step_that_its_sequence_cannot_take() -> None:
