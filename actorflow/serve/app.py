@@ -217,12 +217,11 @@ class Service:
         return not self.draining and all(hosted.is_warm for hosted in models)
 
     async def _list(self, _: _Http) -> Response:
-        return answer({"models": self.models.names})
+        return answer({"models": [*dict.fromkeys(each.name for each in self.models)]})
 
     async def _model(self, http: _Http) -> Response:
         hosted = self._hosted(http)
-        versions = self.models.versions(hosted.name)
-        return answer({"name": hosted.name, "versions": versions, **hosted.described()})
+        return answer({"name": hosted.name, "versions": [*self.models.served(hosted.name)], **hosted.described()})
 
     async def _model_ready(self, http: _Http) -> Response:
         hosted = self._hosted(http)
@@ -604,7 +603,7 @@ def create_app(
     app.add_routes(service.routes())
     if page:
         for hosted in found:
-            several = len(found.versions(hosted.name)) > 1
+            several = len(found.served(hosted.name)) > 1
             prefix = f"/graph/{hosted.label if several else hosted.name}"
             service.pages[hosted.label] = _shown(app, prefix, hosted, own, allowed, token, values)
     app.cleanup_ctx.append(service.run)

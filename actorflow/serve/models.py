@@ -322,11 +322,7 @@ class Hosted:
                 yield {name: to_numpy(result[blob]) for name, blob in self._results.items()}
 
     def keeper(self, key: int | str, asked: Hosted) -> Hosted | None:
-        """The one that keeps an open sequence: itself, or one that it has taken the place of.
-
-        Args:
-            asked: The version that a request was read for: one with other inputs or outputs cannot answer it.
-        """
+        """The one that keeps an open sequence, itself or one before it, with inputs and outputs as ``asked``."""
         open_ones = [each for each in self._family if key in each._sequences and each._sequences[key].is_open]
         return next((each for each in open_ones if each is asked or each.described() == asked.described()), None)
 
@@ -440,7 +436,7 @@ class Models:
         self._taken = Counter[str]()  # requests that versions with a share have been given
         self._models: dict[str, dict[str, Hosted]] = {}
         mapping("shares", shares)
-        known = {f"{name}/{version}" for name, versions in made.items() for version in versions}
+        known = [f"{name}/{version}" for name, versions in made.items() for version in versions]
         for label, share in shares.items():
             if label not in known:
                 raise GraphError(f"shares: there is no version {label!r}{did_you_mean(str(label), known)}")
@@ -450,11 +446,6 @@ class Models:
 
     def __iter__(self) -> Iterator[Hosted]:
         return chain.from_iterable([versions.values() for versions in self._models.values()])
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the models that are served."""
-        return [*self._models]
 
     def hosted(self, name: str, version: str, model: Model) -> Hosted:
         """A version of a model, of what was opened; raises as `Hosted`."""
@@ -499,10 +490,6 @@ class Models:
                 if state == "READY" or not ready:
                     found.append({"name": name, "version": version, "state": state, "reason": reason})
         return found
-
-    def versions(self, name: str) -> list[str]:
-        """Versions of a model."""
-        return [*self._models[name]]
 
     def _sharing(self, versions: Mapping[str, Hosted]) -> list[Hosted]:
         return [each for each in versions.values() if each.label in self._shares]
