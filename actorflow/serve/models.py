@@ -436,10 +436,10 @@ class Models:
         self._taken = Counter[str]()  # requests that versions with a share have been given
         self._models: dict[str, dict[str, Hosted]] = {}
         mapping("shares", shares)
-        known = [f"{name}/{version}" for name, versions in made.items() for version in versions]
+        labels = [f"{name}/{version}" for name, versions in made.items() for version in versions]
         for label, share in shares.items():
-            if label not in known:
-                raise GraphError(f"shares: there is no version {label!r}{did_you_mean(str(label), known)}")
+            if label not in labels:
+                raise GraphError(f"shares: there is no version {label!r}{did_you_mean(str(label), labels)}")
             self._shares[label] = real(f"shares: {label}", share, above=0)
         for name, own in made.items():
             self.serve(name, {version: self.hosted(name, version, model) for version, model in own.items()})
