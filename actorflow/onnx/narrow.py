@@ -10,7 +10,7 @@ import numpy as np
 
 from actorflow.errors import DTypeError
 from actorflow.onnx.values import Array
-from actorflow.ops.cpu.buffers import narrow
+from actorflow.ops.cpu.buffers import is_plain, narrow
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
@@ -73,7 +73,7 @@ class DynamicQuantizeLinear(Operation):
 
 def quantized(x: Array) -> tuple[Array, Any, Any]:
     """Numbers and 0 spread over the integers from 0 to 255, the step between these, and what 0 has become."""
-    module = narrow() if x.dtype == np.float32 and x.size and x.flags.c_contiguous else None
+    module = narrow() if x.dtype == np.float32 and x.size and is_plain(x) else None
     low, high = map(x.dtype.type, module.limits(x.reshape(-1)) if module else (x.min(initial=0), x.max(initial=0)))
     with np.errstate(all="ignore"):
         step = (high - low) / x.dtype.type(255) or x.dtype.type(1)

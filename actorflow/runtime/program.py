@@ -78,7 +78,8 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         ({'n': 3}, (0,))
     """
 
-    __slots__ = ("_blobs", "_by_name", "_lengths", "_values", "errors", "frames")
+    __slots__ = ("_blobs", "_by_name", "_lengths", "_names", "_values", "errors", "frames")
+    _names: Mapping[Any, str]  # of blobs, where they are others than their own
 
     def __init__(
         self,
@@ -130,7 +131,8 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
     def __getitem__(self, key: Blob | str) -> npt.NDArray[Any]:
         index = self._index(key)
         if index is None:
-            error = self.errors.get(getattr(key, "name", cast(str, key)))
+            names: Mapping[Any, str] = getattr(self, "_names", {})
+            error = self.errors.get(names.get(key, getattr(key, "name", cast(str, key))))
             raise KeyError(self._why_not(key)) if error is None else error
         value: npt.NDArray[Any] = self._values[index]
         return value
@@ -190,6 +192,7 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         errors = {name: self.errors[blob.name] for name, blob in blobs.items() if blob.name in self.errors}
         found = {name: self._blobs[blob] for name, blob in blobs.items() if name not in errors}
         result, told = Result(self._blobs, found, self._values, self.frames, self._lengths), {*errors.values()}
+        result._names = {blob: name for name, blob in blobs.items()}
         result.errors = errors | {name: error for name, error in self.errors.items() if error not in told}
         return result
 

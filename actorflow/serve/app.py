@@ -217,12 +217,11 @@ class Service:
         return not self.draining and all(hosted.is_warm for hosted in models)
 
     async def _list(self, _: _Http) -> Response:
-        return answer({"models": self.models.names})
+        return answer({"models": [*dict.fromkeys(each.name for each in self.models)]})
 
     async def _model(self, http: _Http) -> Response:
         hosted = self._hosted(http)
-        versions = self.models.versions(hosted.name)
-        return answer({"name": hosted.name, "versions": versions, **hosted.described()})
+        return answer({"name": hosted.name, "versions": [*self.models.served(hosted.name)], **hosted.described()})
 
     async def _model_ready(self, http: _Http) -> Response:
         hosted = self._hosted(http)
@@ -305,9 +304,9 @@ class Service:
         hosted.in_flight += 1
         try:
             with Share(self._account) as held:
-                response = await self._answered(http, hosted, read, held)
-                hosted.answers[response.status] += 1
-                hosted.latency_s.add(perf_counter() - since)
+                response, computed = await self._answered(http, hosted, read, held)
+                computed.answers[response.status] += 1
+                computed.latency_s.add(perf_counter() - since)
                 return await tell(response)
         except asyncio.CancelledError:
             hosted.cancelled += 1
@@ -316,12 +315,12 @@ class Service:
             self.in_flight -= 1
             hosted.in_flight -= 1
 
-    async def _answered(self, http: _Http, hosted: Hosted, read: _Reader, held: Share) -> Response:
-        """The answer, which is all that is held then."""
+    async def _answered(self, http: _Http, hosted: Hosted, read: _Reader, held: Share) -> tuple[Response, Hosted]:
+        """The answer, which is all that is held then, and the version that it is of."""
         try:
             request = await read(http, hosted, held)
             if isinstance(request, Response):
-                return request
+                return request, hosted
             most_s = self.limits.timeout_s
             timeout_s = most_s if request.timeout_s is None else min(request.timeout_s, most_s)
             if isinstance(request.sequence, Sequence) and http.match_info.get("version") is None:
@@ -340,9 +339,9 @@ class Service:
         except Exception as error:  # noqa: BLE001  the client is told
             response = _failure(hosted, error)
         else:
-            return response
+            return response, hosted
         held.keep(0)  # errors are short
-        return response
+        return response, hosted
 
     async def _tensors(self, http: _Http, hosted: Hosted, held: Share) -> Inference:
         head = head_bytes(http.headers.get(HEAD_BYTES))
@@ -604,7 +603,7 @@ def create_app(
     app.add_routes(service.routes())
     if page:
         for hosted in found:
-            several = len(found.versions(hosted.name)) > 1
+            several = len(found.served(hosted.name)) > 1
             prefix = f"/graph/{hosted.label if several else hosted.name}"
             service.pages[hosted.label] = _shown(app, prefix, hosted, own, allowed, token, values)
     app.cleanup_ctx.append(service.run)

@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, NamedTuple, cast
 
 import numpy.typing as npt
@@ -260,7 +260,7 @@ class Hosted:
         Cancellation: as `Batcher.run` and `Model.run` do.
         """
         if isinstance(sequence, Sequence):
-            other = self.keeper(sequence.id)
+            other = self.keeper(sequence.id, self)
             if other is not self and other is not None:
                 if not sequence.start:
                     return await other.run(inputs, timeout_s, sequence)
@@ -321,9 +321,10 @@ class Hosted:
             async for result in steps:
                 yield {name: to_numpy(result[blob]) for name, blob in self._results.items()}
 
-    def keeper(self, key: int | str) -> Hosted | None:
-        """The one that keeps an open sequence: itself, or one that it has taken the place of."""
-        return next((each for each in self._family if key in each._sequences and each._sequences[key].is_open), None)
+    def keeper(self, key: int | str, asked: Hosted) -> Hosted | None:
+        """The one that keeps an open sequence, itself or one before it, with inputs and outputs as ``asked``."""
+        open_ones = [each for each in self._family if key in each._sequences and each._sequences[key].is_open]
+        return next((each for each in open_ones if each is asked or each.described() == asked.described()), None)
 
     def row(self, data: bytes) -> dict[str, npt.NDArray[Any]]:
         """One row of the only input, by its values alone.
@@ -431,32 +432,20 @@ class Models:
                 if each not in known:
                     raise GraphError(f"{what}: no model has an input {each!r}{did_you_mean(each, known)}")
         self._limits, self._options = limits, options
-        self._models = {
-            name: {version: self.hosted(name, version, model) for version, model in versions.items()}
-            for name, versions in made.items()
-        }
-        self._shares = self._checked(shares)
+        self._shares = dict[str, float]()
         self._taken = Counter[str]()  # requests that versions with a share have been given
-
-    def _checked(self, shares: Mapping[str, float]) -> dict[str, float]:
+        self._models: dict[str, dict[str, Hosted]] = {}
         mapping("shares", shares)
-        found, known = dict[str, float](), {hosted.label: hosted for hosted in self}
+        labels = [f"{name}/{version}" for name, versions in made.items() for version in versions]
         for label, share in shares.items():
-            if label not in known:
-                raise GraphError(f"shares: there is no version {label!r}{did_you_mean(str(label), known)}")
-            found[label] = real(f"shares: {label}", share, above=0)
-            first = next(known[each] for each in found if known[each].name == known[label].name)
-            if first.described() != known[label].described():
-                raise GraphError(f"shares: {first.label} and {label} have different inputs or outputs")
-        return found
+            if label not in labels:
+                raise GraphError(f"shares: there is no version {label!r}{did_you_mean(str(label), labels)}")
+            self._shares[label] = real(f"shares: {label}", share, above=0)
+        for name, own in made.items():
+            self.serve(name, {version: self.hosted(name, version, model) for version, model in own.items()})
 
     def __iter__(self) -> Iterator[Hosted]:
         return chain.from_iterable([versions.values() for versions in self._models.values()])
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the models that are served."""
-        return [*self._models]
 
     def hosted(self, name: str, version: str, model: Model) -> Hosted:
         """A version of a model, of what was opened; raises as `Hosted`."""
@@ -477,7 +466,16 @@ class Models:
         return self._models.get(name, {})
 
     def serve(self, name: str, versions: dict[str, Hosted]) -> None:
-        """Serve these versions of a model from now on."""
+        """Serve these versions of a model from now on.
+
+        Raises:
+            GraphError: if some that share requests have different inputs or outputs, or not all keep state.
+        """
+        for first, other in pairwise(self._sharing(versions)):
+            if first.described() != other.described():
+                raise GraphError(f"shares: {first.label} and {other.label} have different inputs or outputs")
+            if first.keeps_state != other.keeps_state:
+                raise GraphError(f"shares: one of {first.label} and {other.label} keeps state, and the other does not")
         others = {each: own for each, own in self._models.items() if each != name}
         self._models = {**others, name: versions} if versions else others
 
@@ -493,13 +491,12 @@ class Models:
                     found.append({"name": name, "version": version, "state": state, "reason": reason})
         return found
 
-    def versions(self, name: str) -> list[str]:
-        """Versions of a model."""
-        return [*self._models[name]]
+    def _sharing(self, versions: Mapping[str, Hosted]) -> list[Hosted]:
+        return [each for each in versions.values() if each.label in self._shares]
 
     def following(self, name: str) -> Hosted:
         """The version that computes the next request that names none; raises as `find`."""
-        sharing = [each for each in self.served(name).values() if each.label in self._shares]
+        sharing = self._sharing(self.served(name))
         if not sharing:
             return self.find(name, None)
         chosen = min(sharing, key=lambda each: (self._taken[each.label] + 1) / self._shares[each.label])
@@ -512,15 +509,16 @@ class Models:
         If the step begins the sequence anew, it ends on that version first.
         """
         for other in self.served(hosted.name).values():
-            keeper = None if other is hosted else other.keeper(sequence.id)
+            keeper = None if other is hosted else other.keeper(sequence.id, hosted)
             if keeper is not None:
                 if not sequence.start:
+                    self._taken.update({other.label: 1, hosted.label: -1})
                     return other
                 keeper._sequences[sequence.id].close()
         return hosted
 
     def find(self, name: str, version: str | None) -> Hosted:
-        """A model by its name and version, the last one unless it is given.
+        """A model by its name and version, the last one unless it is given, of those that share requests if some do.
 
         Raises:
             Refused: with 404, if there is none.
@@ -530,7 +528,7 @@ class Models:
             self.sources(name)
             raise refused(404, f"model {name!r} is not loaded")
         if version is None:
-            version = next(reversed(versions))
+            version = (self._sharing(versions) or [*versions.values()])[-1].version
         if version not in versions:
             raise refused(404, f"model {name!r} has no version {version!r}: expected one of {[*versions]}")
         return versions[version]

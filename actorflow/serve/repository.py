@@ -103,6 +103,7 @@ class Repository:
                     made[version] = hosted = self._models.hosted(name, version, model)
                     await self._enter(hosted)
                     await hosted.warm_up()
+                self._models.serve(name, made)
             except BaseException as error:
                 for hosted in made.values():
                     if hosted not in before.values() and hosted in self._open:
@@ -112,7 +113,6 @@ class Repository:
                 _log.warning("model %s cannot be loaded: %s", name, visible(text_of(error), lines=True))
                 reason = f"{type(error).__name__}: {text_of(error)}".partition("\n")[0]
                 raise refused(400, f"model {name!r} cannot be loaded: {reason}") from None
-            self._models.serve(name, made)
             for version, hosted in made.items():
                 old = before.get(version)
                 if hosted is not old:

@@ -153,3 +153,14 @@ def test_gradients_of_gelu_softmax_and_biases() -> None:
             module.sum_rows(rows, found[1:])
         with pytest.raises(ValueError, match="shapes do not fit"):
             module.gelu_down(*[np.zeros(n, "f") for n in (3, 3, 2, 12)])
+
+
+def test_arrays_that_begin_between_two_numbers_are_left_to_numpy() -> None:
+    """Compiled loops may read several numbers at once, from where they are expected to be."""
+    x, g = numbers(7, 33), numbers(7, 33)
+    shifted = [np.frombuffer(b"\0" + each.tobytes(), np.uint8)[1:].view("f").reshape(7, 33) for each in (g, x)]
+    assert not shifted[0].flags.aligned
+    assert buffers.loops_for(shifted[0], x) is None
+    for operation in (GeluDown(), SoftmaxDown()):
+        found, expected = compute_cpu(operation, *shifted), compute_cpu(operation, g, x)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

@@ -83,6 +83,10 @@ async def test_versions_share_requests() -> None:
         assert await first(served, "/v2/models/given/infer") == 10
         assert [sum(each.answers.values()) for each in served.service.models] == [8, 3, 1, 1]
         assert (await served.get("/v2/models/net")).status == 200
+    # What is said of a model is said of what computes its requests.
+    async with serve({"net": {"1": opens(), "other": sums()}}, shares={"net/1": 1}) as served:
+        assert (await served.get("/v2/models/net")).json["inputs"][0]["shape"] == [-1, 3]
+        assert await first(served) == 1
     for shares, why in (
         ({"net/4": 1}, "shares: there is no version 'net/4'; did you mean 'net/"),
         ({"net/1": 0}, "shares: net/1 must be"),
@@ -90,6 +94,47 @@ async def test_versions_share_requests() -> None:
     ):
         with pytest.raises(af.GraphError, match=why):
             af.serve.create_app({"net": {"1": opens(), "other": sums()}}, shares=shares)
+    with pytest.raises(af.GraphError, match="one of sums/1 and sums/2 keeps state"):
+        af.serve.create_app({"sums": {"1": sums(), "2": doubled()}}, shares={"sums/1": 1, "sums/2": 1})
+
+
+def doubled() -> af.Model:
+    """A model that takes and gives what `sums` does, and keeps nothing."""
+    graph = af.Graph("doubled")
+    x = graph.blob("x", ("batch", 1))
+    return af.Model(graph, {"x": x}, {"y": x * 2.0})
+
+
+async def test_versions_that_share_requests_are_alike_when_loaded_anew() -> None:
+    later = [doubled(), ten_times()]
+    models = {"net": {"1": lambda: later.pop(0), "2": doubled()}}
+    async with serve(models, shares={"net/1": 1, "net/2": 1}) as served:
+        answer = await served.ask("/v2/repository/models/net/load", b"{}")
+        assert answer.status == 400
+        assert "cannot be loaded: GraphError: shares: net/1 and net/2 have different inputs or outputs" in answer.error
+        row = {"inputs": [tensor("x", np.ones((1, 1), np.float32))]}
+        assert [(await served.infer("net", row)).json["model_version"] for _ in range(4)] == list("1212")
+
+
+async def test_sequences_that_end_are_shared() -> None:
+    versions = {"1": sums(), "2": sums(init=200)}
+    async with serve({"sums": versions}, shares={"sums/1": 1, "sums/2": 1}) as served:
+        two = [step(1, start=True), step(1, end=True)]
+        assert await answers(served, "sums", *two, *two, two[0], step(1), two[1]) == [101, 102, 201, 202, 101, 102, 103]
+        assert [dict(each.answers) for each in served.service.models] == [{200: 5}, {200: 2}]  # of those that computed
+
+
+async def test_a_step_that_its_sequence_cannot_take() -> None:
+    graph = af.Graph("other")
+    z, total = graph.blob("z", ("batch", 1)), graph.state("total", ("batch", 1))
+    total.assign(following := total + z)
+    models: dict[str, Any] = {"1": sums(), "2": af.Model(graph, {"z": z}, {"w": following})}
+    async with serve({"sums": models}) as served:
+        assert await answers(served, "sums/versions/1", step(1, start=True)) == [101]
+        other = {"inputs": [tensor("z", np.ones((1, 1), np.float32))], "parameters": {"sequence_id": 7}}
+        answer = await served.infer("sums", other)
+        assert (answer.status, answer.error[:22]) == (400, "there is no sequence 7")
+        assert await answers(served, "sums/versions/1", step(1)) == [102]
 
 
 async def test_sequences_stay_with_the_version_that_they_began_on() -> None:

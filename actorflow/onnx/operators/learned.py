@@ -16,7 +16,7 @@ from actorflow.onnx.operators.elementwise import as_type, mapped
 from actorflow.onnx.refusal import Refused
 from actorflow.onnx.table import Node, lowers
 from actorflow.onnx.values import Array, Value
-from actorflow.ops.cpu.buffers import compiled
+from actorflow.ops.cpu.buffers import compiled, is_plain, plain
 from actorflow.ops.cpu.kept import kept
 from actorflow.ops.operation import Application, Grads, Operation
 from actorflow.ops.registry import kernel
@@ -154,7 +154,7 @@ def _bound(operation: Trees, specs: Sequence[TensorSpec]) -> Callable[..., list[
     forest, how, make = kept(operation).derived("trees"), _HOW.index(operation.aggregate), partial(_forest, module)
 
     def compute(_: Trees, inputs: list[Array], outputs: None) -> list[Array]:
-        found = forest.of(inputs[1:], make).of(inputs[0], how)
+        found = forest.of(inputs[1:], make).of(plain(inputs[0]), how)
         return [found if dtype == found.dtype else found.astype(dtype)]
 
     return compute
@@ -320,7 +320,7 @@ class OneScore(Operation):
 
     def compute(self, *inputs: Any) -> Any:
         (x,) = inputs
-        if (module := compiled("trees")) is not None and x.dtype == np.float32 and x.flags.c_contiguous:
+        if (module := compiled("trees")) is not None and x.dtype == np.float32 and is_plain(x):
             return module.of_one(x, *self.labels, self.border, self.is_share)
         scores = np.multiply(x, x.dtype.type((-1, 1)))
         scores[:, 0] += self.is_share

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from actorflow.ops.cpu.buffers import Array, compiled, scratch
+from actorflow.ops.cpu.buffers import Array, compiled, is_plain, plain, scratch
 from actorflow.ops.nn.attention import CachedAttention
 from actorflow.ops.nn.sampling import Sample
 from actorflow.ops.registry import kernel
@@ -14,9 +14,9 @@ from actorflow.ops.registry import kernel
 def _cached_attention(operation: CachedAttention, inputs: list[Array], outputs: None) -> list[Array]:
     q, k, v, keys, values, table, used = inputs
     module = compiled("cached")
-    if module is None or q.dtype != np.float32 or not keys.flags.c_contiguous or not values.flags.c_contiguous:
+    if module is None or q.dtype != np.float32 or not is_plain(keys) or not is_plain(values):
         return [operation.compute(*inputs)]
-    q, k, v, table, used = (np.ascontiguousarray(x) for x in (q, k, v, table, used))
+    q, k, v, table, used = (plain(x) for x in (q, k, v, table, used))
     y, room = np.empty_like(q), table.shape[1] * keys.shape[1] + q.shape[1] + 7
     scale, heads = operation.damped(q.shape[2] // operation.heads), operation.heads
     at, shares = scratch("places", [room], "i8"), scratch("shares", [heads * (room + 1)], "f4")

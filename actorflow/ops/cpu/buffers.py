@@ -21,6 +21,8 @@ Array = npt.NDArray[Any]
 #: some. With smaller ones, of which a core's own cache would hold more, threads wait for each other after each call.
 BLOCK = 131_072
 
+#: Flags of NumPy's arrays that compiled code reads: C order, aligned.
+_PLAIN = 0x101
 #: Integers of an element's size.
 BITS = {2: np.int16, 4: np.int32, 8: np.int64}
 
@@ -139,10 +141,19 @@ def compiled(name: str) -> Any:
     return module
 
 
+def is_plain(array: Array) -> bool:
+    """Return whether elements lie in C order, at addresses where the processor reads such."""
+    return array.flags.num & _PLAIN == _PLAIN
+
+
+def plain(array: Array) -> Array:
+    """The array, or a copy of it that `is_plain`."""
+    return array if is_plain(array) else np.require(array, requirements=["C", "A"])
+
+
 def loops_for(*arrays: Array, kinds: str = "f") -> Any:
-    """The compiled module of loops; None without one, or if arrays do not lie flat in memory or are of other dtypes."""
-    is_plain = all(array.dtype.char in kinds and array.flags.c_contiguous for array in arrays)
-    return compiled("loops") if is_plain else None
+    """The compiled module of loops; None without one, or if arrays are not plain or are of other dtypes."""
+    return compiled("loops") if all(each.dtype.char in kinds and is_plain(each) for each in arrays) else None
 
 
 @cache
@@ -154,7 +165,7 @@ def narrow() -> Any:
 
 def _is_float16(array: Array) -> bool:
     """Return whether the module for narrow numbers converts an array: NumPy does so one by one."""
-    return array.dtype == np.float16 and array.flags.c_contiguous and array.size > 0 and narrow() is not None
+    return array.dtype == np.float16 and is_plain(array) and array.size > 0 and narrow() is not None
 
 
 def widened(x: Array) -> Array:
@@ -168,7 +179,7 @@ def widened(x: Array) -> Array:
 
 def put_rounded(wide: Array, out: Array) -> None:
     """Round an array of float32 into one of half precision."""
-    if _is_float16(out) and wide.flags.c_contiguous:
+    if _is_float16(out) and is_plain(wide):
         narrow().to_float16(wide.reshape(-1), out.reshape(-1).view(np.uint16))
         return
     with np.errstate(over="ignore"):  # beyond float16's range is infinity

@@ -94,7 +94,7 @@ class Derived:
                 for each in [*self._forms.values()]:  # they are of the same weights, which have gone
                     each._found = None
         following = self._next
-        if following is not None and all(map(_is, following[0], sources)):
+        if following is not None and all(one() is source for one, source in zip(following[0], sources, strict=True)):
             renewed: _T = following[1]
             return renewed
         found, seen = make(*sources), [id(source) for source in sources]
@@ -118,10 +118,6 @@ class Derived:
         if renewed and self._next is not None:
             self._found = self._next
         self._next = None
-
-
-def _is(one: Callable[[], Array | None], source: Array) -> bool:
-    return one() is source
 
 
 def _reference(array: Array) -> Callable[[], Array | None]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.devices.team import team
-from actorflow.ops.cpu.buffers import Array, in_float32, matrix, narrow, put_rounded, scratch, widened
+from actorflow.ops.cpu.buffers import Array, in_float32, matrix, narrow, plain, put_rounded, scratch, widened
 from actorflow.ops.cpu.kept import kept
 from actorflow.ops.cpu.parallel import element_ns, even_cuts, multiply, product_ns, product_pieces, rowwise
 from actorflow.ops.cpu.reductions import sum_axes, sum_rows
@@ -116,7 +116,7 @@ def _matmul_of_int32(operation: Matmul, inputs: list[Array], outputs: list[Array
     panels, most = kept(operation).derived("int16").of((b,), _packed)
     out, (depth, columns) = y.reshape(-1, y.shape[-1]), b.shape
     rows = scratch("int16", (len(out), depth + depth % 2), np.int16)
-    largest = narrow().to_int16(np.ascontiguousarray(a).reshape(-1, depth), rows)
+    largest = narrow().to_int16(plain(a).reshape(-1, depth), rows)
     if panels is None or largest > _MOST_INT16 or depth * largest * most > _MOST_INT32:
         _matmul(operation, inputs, outputs)
         return
@@ -133,7 +133,7 @@ def _matmul_of_int32(operation: Matmul, inputs: list[Array], outputs: list[Array
 def _packed(b: Array) -> tuple[Array | None, int]:
     """A matrix for products of 16 bits, and the largest size of its elements; None if they have more."""
     most = _largest(b)
-    return narrow().pack(np.ascontiguousarray(b), 1 + (most > _MOST_INT8)) if most <= _MOST_INT16 else None, most
+    return narrow().pack(plain(b), 1 + (most > _MOST_INT8)) if most <= _MOST_INT16 else None, most
 
 
 def _largest(x: Array) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.devices.team import WORTH_NS, team
-from actorflow.ops.cpu.buffers import Array, scratch
+from actorflow.ops.cpu.buffers import Array, plain, scratch
 from actorflow.ops.cpu.depthwise import is_depthwise
 from actorflow.ops.cpu.kept import kept
 from actorflow.ops.cpu.parallel import even_cuts, product_ns
@@ -27,7 +27,6 @@ from actorflow.ops.onednn.steps import (
     Shared,
     images,
     kernel,
-    plain,
     steps,
 )
 from actorflow.ops.onednn.weighted import Product, product

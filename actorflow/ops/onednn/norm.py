@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.cpu.buffers import Array, plain
 from actorflow.ops.cpu.parallel import element_ns
 from actorflow.ops.nn.lrn import LRN
 from actorflow.ops.nn.norm import BatchNorm, BatchNormDown, LayerNorm, LayerNormDown
 from actorflow.ops.onednn import library as dnnl
 from actorflow.ops.onednn.library import Handle, UnsupportedError, libdnnl
-from actorflow.ops.onednn.steps import Call, Compute, Indirect, Plain, images, kernel, plain
+from actorflow.ops.onednn.steps import Call, Compute, Indirect, Plain, images, kernel
 from actorflow.spec import TensorSpec
 
 _BACKWARD, _WITH_SCALE_AND_SHIFT, _ACROSS_CHANNELS = 128, 6, 0xAFF

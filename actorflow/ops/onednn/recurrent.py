@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.ops import registry
-from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.cpu.buffers import Array, plain
 from actorflow.ops.cpu.kept import kept
 from actorflow.ops.cpu.parallel import even_cuts
 from actorflow.ops.cpu.recurrent import ragged
@@ -16,7 +16,7 @@ from actorflow.ops.nn.recurrent import GRU, LSTM, RNN, Ragged
 from actorflow.ops.onednn import library as dnnl
 from actorflow.ops.onednn.following import TANH
 from actorflow.ops.onednn.library import Handle, UnsupportedError, libdnnl
-from actorflow.ops.onednn.steps import LIBRARY, Compute, Reorder, kernel, plain, steps
+from actorflow.ops.onednn.steps import LIBRARY, Compute, Reorder, kernel, steps
 from actorflow.spec import TensorSpec
 
 _LEFT_TO_RIGHT = 1

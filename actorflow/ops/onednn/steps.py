@@ -16,15 +16,13 @@ import actorflow.ops.cpu  # noqa: F401  registers NumPy's kernels
 from actorflow.core import clock_ns
 from actorflow.devices.team import Worth, team
 from actorflow.ops import registry
-from actorflow.ops.cpu.buffers import Array, scratch_bytes
+from actorflow.ops.cpu.buffers import Array, plain, scratch_bytes
 from actorflow.ops.cpu.kept import kept
 from actorflow.ops.onednn.library import DST, SCRATCHPAD, SRC, WEIGHTS, Handle, UnsupportedError, libdnnl
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
 
 LIBRARY = "onednn"
-#: Flags of NumPy's arrays: C order, aligned.
-_PLAIN = 0x101
 #: Calls of each kind of operation that are kept.
 _MOST_SHARED = 256
 #: Least time on one thread of a call that several share: they begin and end together, which takes 5 to 100 us.
@@ -128,11 +126,6 @@ class Indirect:
 def others(operation: Operation, dtype: np.dtype[Any]) -> registry.Kernel:
     """NumPy's kernel."""
     return registry.find_kernel(operation, "cpu", dtype)
-
-
-def plain(array: Array) -> Array:
-    """The array, or a copy of it whose elements lie in C order."""
-    return array if array.flags.num & _PLAIN == _PLAIN else np.require(array, requirements=["C", "A"])
 
 
 def memory(size_bytes: int) -> Array:

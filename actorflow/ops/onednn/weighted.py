@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 
-from actorflow.ops.cpu.buffers import Array
+from actorflow.ops.cpu.buffers import Array, plain
 from actorflow.ops.cpu.kept import kept
 from actorflow.ops.fused import Followed
 from actorflow.ops.onednn.following import Binary, Following
@@ -21,7 +21,6 @@ from actorflow.ops.onednn.steps import (
     Shared,
     kernel,
     others,
-    plain,
 )
 from actorflow.ops.operation import Operation
 from actorflow.spec import TensorSpec
