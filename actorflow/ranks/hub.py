@@ -17,6 +17,7 @@ from typing import Any
 from actorflow.errors import PeerFailedError, PeerLostError, TransportError
 from actorflow.transport.base import Listener, PeerError, Transport
 
+_GRAPHS = 8  # that find tags at least, however many programs each has
 _HUB = ""  # key of what hubs tell each other; graphs' keys have a number behind
 
 
@@ -82,7 +83,7 @@ class Hub(Listener):
         self.lost: dict[int, TransportError] = {}
         self.gone: dict[int, Gone] = {}  # ranks that have left
         self.done: dict[str, Done] = {}
-        self.tags = 0  # where the next block of tags begins; rank 0 gives them out
+        self._tags: list[tuple[str, int, int]] = []  # on rank 0: key of a graph, its first tag, and the one behind its
         self._recipients: weakref.WeakValueDictionary[str, Recipient] = weakref.WeakValueDictionary()
         self._counts: dict[str, int] = {}
         self._early: dict[str, list[tuple[int, str, list[Any]]]] = {}
@@ -95,6 +96,23 @@ class Hub(Listener):
         key = f"{name}#{count}"
         self._recipients[key] = recipient
         return key
+
+    def tags_for(self, key: str, count: int) -> int | None:
+        """On rank 0: the first of so many tags for a program of a graph; None if other graphs have too many.
+
+        Programs of one graph may have the same ones, as each frame is of one program; those of several may not.
+        """
+        most = self.transport.max_tag
+        self._tags = taken = [each for each in self._tags if each[0] in self._recipients]
+        own = [(first, end - first) for owner, first, end in taken if owner == key]
+        shared = next((first for first, size in own if size >= count), None)
+        if shared is not None and sum(size for _, size in own) + count > most // _GRAPHS:
+            return shared
+        for first in sorted({0, *(end for _, _, end in taken)}):
+            if first + count <= most and all(end <= first or first + count <= begin for _, begin, end in taken):
+                taken.append((key, first, first + count))
+                return first
+        return shared
 
     def bind(self, loop: asyncio.AbstractEventLoop, key: str) -> None:
         """Name the loop that notes come on; tell the recipient what its counterparts said before it was known."""

@@ -14,6 +14,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Any
+from weakref import WeakValueDictionary
 
 from actorflow.actors.frame import Frame
 from actorflow.errors import (
@@ -64,7 +65,7 @@ class Peers(Recipient):
         self._ends: dict[int, dict[int, tuple[int, int]]] = {}  # by stream: frame and question where each rank ended it
         self._settled: asyncio.Future[None] | None = None
         self._speaks = False  # whether frames that exchange messages were to start
-        self._last: Exchange | None = None  # of the newest of them that all ranks have agreed on
+        self._agreed: WeakValueDictionary[str, Exchange] = WeakValueDictionary()  # by digest
         # Ranks tell each other from which frame on they run another program, and what that fetches.
         self._programs: deque[tuple[int, str, str]] = deque(maxlen=WINDOW)  # here: serial number, digest, fetches
         self._told: dict[int, dict[int, tuple[str, str]]] = {}  # there: digest, fetches, by serial number and rank
@@ -116,9 +117,9 @@ class Peers(Recipient):
         if not exchange.agreed and exchange.identity.digest in self._tags:
             exchange.agree(self._tags[exchange.identity.digest])
         if exchange.agreed:
-            self._last = exchange
+            self._agreed[exchange.identity.digest] = exchange
         is_at_rest = self._settled is None and not self._hub.lost and self._parted is None
-        return exchange.agreed and is_at_rest and self._full() is None
+        return exchange.agreed and is_at_rest and self._full(self._done.frames) is None
 
     def prepare(self, exchange: Exchange) -> Awaitable[None] | None:
         """Return what must be awaited before a frame of a program may start, if anything."""
@@ -141,13 +142,13 @@ class Peers(Recipient):
             raise copy.copy(self._parted)
         while self._settled is not None:
             await asyncio.shield(self._settled)
-        while (oldest := self._full()) is not None:
+        while (oldest := self._full(self._done.frames)) is not None:
             await asyncio.wait([oldest.ended])
 
-    def _full(self) -> Frame | None:
-        """The oldest frame in flight, if the next one would take its messages: they are told apart modulo `WINDOW`."""
-        serial = next(iter(self._frames), self._done.frames)
-        return self._frames[serial][0] if self._done.frames - serial >= WINDOW else None
+    def _full(self, serial: int) -> Frame | None:
+        """The oldest frame that runs, if one would take its messages: they are told apart modulo `WINDOW`."""
+        oldest = next(iter(self._frames), serial)
+        return self._frames[oldest][0] if serial - oldest >= WINDOW else None
 
     async def agree_on_lengths(self, axes: OpenAxes, feeds: Any) -> Lengths:
         """The lengths of a frame's open axes: each rank tells all others those of the sources that it has.
@@ -266,16 +267,15 @@ class Peers(Recipient):
             lines = base64.b85encode(self._proposed[number].identity.lines).decode()
             self.post(others[0], "differs", number, lines)
             return
-        block = max(edges for _, edges in proposals.values()) * WINDOW
-        hub = self._hub
-        if hub.tags + block > self.transport.max_tag:
-            hub.tags = 0  # those of programs long ago
-        if block > self.transport.max_tag:
-            message = f"graph {self._name!r} has more edges between two ranks than {self.transport.name} can number"
+        first = self._hub.tags_for(self._key, max(edges for _, edges in proposals.values()) * WINDOW)
+        if first is None:
+            name = self.transport.name
+            message = (
+                f"graph {self._name!r} has more edges between two ranks than {name} can number beside other graphs'"
+            )
             self._post_to_all(range(self.transport.size), "disagreed", number, message)
-            return
-        first, hub.tags = hub.tags, hub.tags + block
-        self._post_to_all(range(self.transport.size), "agreed", number, first, own)
+        else:
+            self._post_to_all(range(self.transport.size), "agreed", number, first, own)
 
     def _heard_agreed(self, _: int, number: int, first_tag: int, digest: str) -> None:
         self._tags[digest] = first_tag
@@ -288,7 +288,7 @@ class Peers(Recipient):
         except TransportError as error:
             answer.set_exception(error)
         else:
-            self._last = exchange
+            self._agreed[digest] = exchange
             answer.set_result(None)
 
     def _heard_differs(self, _: int, number: int, lines: str) -> None:
@@ -327,6 +327,7 @@ class Peers(Recipient):
         """A frame of a program cannot start here; returns its serial number."""
         serial = self._done.frames
         self._count(identity)
+        self._refused.pop(serial, None)
         self._post_to_all(self._others, "stopped", serial, number, f"could not start: {text_of(error)}")
         return serial
 
@@ -402,6 +403,7 @@ class Peers(Recipient):
 
     def stopped(self, frame: Frame) -> None:
         """A frame has failed here, or was cancelled: tell the other ranks, unless they have told this one."""
+        self._frames.pop(frame.serial, None)  # it has done its part of all messages
         if isinstance(frame.error, PeerFailedError | PeerLostError):
             return
         cancelled = frame.error is None or isinstance(frame.error, RunCancelledError)
@@ -442,8 +444,7 @@ class Peers(Recipient):
             missing = self._without(serial, ranks)
             if missing is not None:
                 self._stop(serial, missing)
-        for number in sorted(self._ends):
-            self._settle_if_all_have_ended(number)
+        self._settle_ends()
         self.handlers.get("paused", _ignore)(error.rank, False)
 
     def awaited(self) -> Collection[int]:
@@ -479,20 +480,21 @@ class Peers(Recipient):
     def _heard_ended(self, rank: int, number: int, serial: int, questions: int) -> None:
         ends = self._ends.setdefault(number, {})
         ends[rank] = serial, questions
-        if number >= self._done.streams:  # here it goes on
-            self._fail(self._ended_before(rank), lambda asked: asked >= questions)
-            for later in [frame for frame in self._frames if frame >= serial]:
-                error = self._after_end(later)
-                assert error is not None
-                self._stop(later, error)
-        else:
-            self._settle_if_all_have_ended(number)
+        # Whether the stream goes on here or not: that rank comes to none of these.
+        self._fail(self._ended_before(rank), lambda asked: asked >= questions)
+        for later in [frame for frame in self._frames if frame >= serial]:
+            self._stop(later, self._ended_before(rank))
+        self._settle_ends()
 
-    def _settle_if_all_have_ended(self, number: int) -> None:
-        """All ranks but those that have left."""
-        if number < self._done.streams and self._ends[number].keys() | self._hub.gone.keys() >= {
-            *range(self.transport.size)
-        }:
+    def _settle_ends(self, _: object = None) -> None:
+        """Settle the streams that all ranks have ended, but those that have left."""
+        for number, ends in sorted(self._ends.items()):
+            if number >= self._done.streams or not ends.keys() | self._hub.gone.keys() >= {*range(self.transport.size)}:
+                return
+            oldest = self._full(max(serial for serial, _ in ends.values()) - 1)
+            if oldest is not None:  # what is made up for would take its messages
+                oldest.ended.add_done_callback(self._settle_ends)
+                return
             self._settle(number)
 
     def _after_end(self, serial: int) -> PeerFailedError | None:
@@ -513,9 +515,13 @@ class Peers(Recipient):
         last = max(serial for serial, _ in ends.values())
         self._done.plans = max(questions for _, questions in ends.values())
         self._proposals = {asked: there for asked, there in self._proposals.items() if asked >= self._done.plans}
+        digest = self._programs[-1][1] if self._programs else ""
         for serial in range(self._done.frames, last):
-            assert self._last is not None  # others have started frames that this rank has agreed to
-            self._last.void(serial)
+            for rank, (digest, fetches) in self._told.get(serial, {}).items():
+                if digest not in self._agreed:  # forgotten here since: it cannot be made up for
+                    self._part(serial, rank, fetches)
+            if digest in self._agreed:
+                self._agreed[digest].void(serial)
         self._done.frames = last
         self._programs.clear()  # the others may have run something else last: say what comes
         self._told = {serial: told for serial, told in self._told.items() if serial >= last}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -146,6 +148,174 @@ async def test_frames_that_overtake_an_old_one_leave_it_its_messages(monkeypatch
     may_end.set()
     for n, (first, second) in enumerate(await asyncio.gather(*runs)):
         assert (first["z/out"], len(second)) == (2 * n, 0)
+    await ranks.aclose()
+
+
+async def test_a_stopped_frame_keeps_no_messages_from_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in "peers", "edges":
+        monkeypatch.setattr(f"actorflow.ranks.{module}.WINDOW", 2)
+    entered, may_end = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(x: float) -> float:
+        entered.set()
+        while not may_end.is_set():
+            with suppress(asyncio.CancelledError):
+                await may_end.wait()
+        return x
+
+    def build(graph: af.Graph) -> af.Blob:
+        with_function(stubborn)(graph)
+        with graph.at("1/cpu"):
+            return ops.scale(graph["x"], 3.0, name="w")
+
+    ranks = Ranks(build)
+    runs = [asyncio.ensure_future(graph.run({"x": 1.0}, fetch="z/out")) for graph in ranks.graphs]
+    await entered.wait()
+    runs[0].cancel()
+    for n in range(4):
+        _, second = await ranks.all(lambda graph, w, n=n: graph.run({"x": float(n)}, fetch=w))
+        assert second["w/out"] == 3 * n
+    assert not runs[1].done(), "its function runs"
+    may_end.set()
+    first, second = await asyncio.gather(*runs, return_exceptions=True)
+    assert (type(first), type(second)) == (asyncio.CancelledError, af.PeerFailedError)
+    await ranks.aclose()
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+async def test_frames_behind_the_end_of_a_stream_elsewhere_are_made_up_for(
+    is_forgotten: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By messages of the program that they are of, so that a later frame with the same tags gets its own."""
+    for module in "peers", "edges":
+        monkeypatch.setattr(f"actorflow.ranks.{module}.WINDOW", 2)
+
+    def build(graph: af.Graph) -> None:
+        there_and_back(graph)
+        with graph.at("1/cpu"):
+            d = ops.scale(graph["a/out"], 7.0, name="d")
+        with graph.at("0/cpu"):
+            ops.scale(d, 1.0, name="e")
+
+    ranks, fetches = Ranks(build), {"e/out": 14, "c/out": 30}
+    graph, other = ranks.graphs
+    if is_forgotten:
+        graph.options = graph.options._replace(max_plans=1)
+
+    async def check() -> None:
+        for n in range(4):
+            for fetch, factor in fetches.items():
+                feed = {"x": np.full(4, n, np.float32)}
+                first, _ = await ranks.all(lambda graph, _, fetch=fetch, feed=feed: graph.run(feed, fetch=fetch))
+                np.testing.assert_array_equal(first[fetch], feed["x"] * factor)
+
+    await check()
+    gc.collect()
+    run = asyncio.ensure_future(other.run({"x": np.ones(4, np.float32)}, fetch="e/out"))
+    await settle()
+    for each in other, graph:
+        assert [result async for result in each.stream([], fetch=["c/out"])] == []
+    async with asyncio.timeout(100):
+        if is_forgotten:
+            with pytest.raises(af.ActorflowError):
+                await run
+            for error in await ranks.all(lambda graph, _: graph.run({"x": np.ones(4, np.float32)}, fetch="c/out")):
+                with pytest.raises(af.GraphError, match="rank 0 fetches 'c/out', rank 1 fetches 'e/out'"):
+                    raise error
+        else:
+            with pytest.raises(af.PeerFailedError, match="rank 0 ended its stream before this frame"):
+                await run
+            await check()
+    await ranks.aclose()
+
+
+async def test_what_is_made_up_for_leaves_frames_in_flight_their_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in "peers", "edges":
+        monkeypatch.setattr(f"actorflow.ranks.{module}.WINDOW", 2)
+    may_end = asyncio.Event()
+
+    async def held(x: float) -> float:
+        if x:
+            await may_end.wait()
+        return x
+
+    def build(graph: af.Graph) -> af.Blob:
+        with graph.at("1/cpu"):
+            x = ops.scale(graph.blob("x", (), "float64"), 1.0)
+        with graph.at("0/cpu"):
+            y = graph.function("held", held, af.TensorSpec.of((), "float64"))(x)
+        with graph.at("2/cpu"):
+            return ops.scale(y, 1.0, name="z")
+
+    ranks = Ranks(build, 3)
+
+    async def streamed(rank: int, count: int) -> list[Any]:
+        return [result async for result in ranks.graphs[rank].stream([{"x": 9.0}] * count, in_flight=2)]
+
+    await ranks.all(lambda graph, _: graph.run({"x": 0.0}))
+    runs = [asyncio.ensure_future(graph.run({"x": 5.0})) for graph in ranks.graphs]
+    await settle()
+    streams = [asyncio.ensure_future(streamed(1, 2))]
+    await settle()
+    assert ranks.graphs[1].engine.next_number == 4, "rank 1 has done its part of the frame that is held"
+    streams += [asyncio.ensure_future(streamed(rank, 0)) for rank in (0, 2)]
+    await settle()
+    may_end.set()
+    async with asyncio.timeout(100):
+        assert (await asyncio.gather(*runs))[2]["z/out"] == 5.0
+        ahead, *others = await asyncio.gather(*streams, return_exceptions=True)
+        assert isinstance(ahead, af.PeerFailedError)
+        assert others == [[], []]
+        for n in range(4):
+            *_, third = await ranks.all(lambda graph, _, n=n: graph.run({"x": float(n)}))
+            assert third["z/out"] == n
+    await ranks.aclose()
+
+
+async def test_programs_of_two_graphs_never_have_the_same_tags() -> None:
+    may_end = asyncio.Event()
+
+    async def held(x: float) -> float:
+        if x:
+            await may_end.wait()
+        return x
+
+    ranks = Ranks(with_function(held))
+    others = [af.Graph("others", world=transport) for transport in ranks.local.transports]
+    for graph in others:
+        graph.world.max_tag = 2500  # two programs of one edge each way have 2048
+        there_and_back(graph, "n")
+    await ranks.all(lambda graph, _: graph.run({"x": 0.0}))
+    runs = [asyncio.ensure_future(graph.run({"x": 7.0})) for graph in ranks.graphs]
+    await settle()
+    async with asyncio.timeout(100):
+        for n in range(1, 5):
+            feeds: list[dict[str, Any]] = [{"x": np.ones(n, np.float32)}, {}]
+            pairs = zip(others, feeds, strict=True)
+            first, _ = await asyncio.gather(*(graph.run(feed) for graph, feed in pairs))
+            np.testing.assert_array_equal(first["c/out"], np.full(n, 30.0))
+        may_end.set()
+        first, _ = await asyncio.gather(*runs)
+    assert first["z/out"] == 14.0
+    for graph in others:
+        await graph.aclose()
+    await ranks.aclose()
+
+
+async def test_frames_that_no_rank_can_start_leave_nothing_behind() -> None:
+    def build(graph: af.Graph) -> None:
+        with graph.at("0/cpu"):
+            x = graph.blob("x", (4,))
+        with graph.at("1/cpu"):
+            ops.add(x, graph.blob("y", (4,)), name="z")
+
+    ranks = Ranks(build)
+    await ranks.all(lambda graph, _: graph.run(dict.fromkeys("xy", np.ones(4, np.float32))))
+    for graph in ranks.graphs:
+        with pytest.raises(af.errors.ShapeError):
+            await graph.run({"xy"[graph.world.rank]: np.ones(3, np.float32)})
+        await settle()
+    assert [graph.engine.resources.peers._refused for graph in ranks.graphs] == [{}, {}]
     await ranks.aclose()
 
 
