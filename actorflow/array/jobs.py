@@ -94,10 +94,10 @@ class Job:
         self.is_full = False
         self.is_served = False
         self.interrupt: BaseException | None = None
-        for node in nodes:
-            node.unit = self
         self.parts = [*_parts(session, nodes, wanted)]
         self.needs_service = any(part.needs_service for part in self.parts)
+        for node in nodes:  # at the end: records of a plan that has failed are planned again
+            node.unit = self
 
     def compute(self, refusal: BaseException | None) -> None:
         """Compute it in the calling thread; ``refusal`` says why there is no service for what only that can compute.

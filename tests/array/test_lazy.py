@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -114,6 +114,12 @@ def test_numbers_that_only_compare_equal_are_not_shared(lazy: Session) -> None:
     assert xp.copysign(x, 0.0).to_numpy().tolist() == [1.0]
     y = xp.copysign(x, -0.0) + xp.copysign(x, 0.0)
     assert y.to_numpy().tolist() == [0.0]
+
+    class Shown(float):
+        def __repr__(self) -> str:
+            return "a number"
+
+    assert [float(xp.copysign(x, Shown(zero))[0]) for zero in (0.0, -0.0)] == [1.0, -1.0]
 
 
 @pytest.mark.parametrize(
@@ -494,18 +500,33 @@ def test_empty_lists_are_indices() -> None:
     assert x.to_numpy().tolist() == [[2.0, 1.0, 2.0]] * 2
 
 
-@pytest.mark.parametrize("size", [10, 100_000])
-def test_an_interrupt_is_for_the_thread_that_waits(lazy: Session, size: int) -> None:
-    interrupts = [KeyboardInterrupt()]
+class _Interrupted(af.ops.Operation):
+    """A user's operation that is interrupted for as long as there are interrupts."""
 
-    def interrupted(value: np.ndarray) -> np.ndarray:
-        if interrupts:
-            raise interrupts.pop()
+    interrupts: ClassVar[list[BaseException]] = []
+
+    def infer(self, x: af.TensorSpec) -> tuple[af.TensorSpec, ...]:
+        return (x,)
+
+    def compute(self, value: np.ndarray) -> np.ndarray:
+        if self.interrupts:
+            raise self.interrupts.pop()
         return value + 1
 
+
+@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize("form", ["primitive", "operation"])
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_is_for_the_thread_that_waits(
+    lazy: Session, size: int, form: str, interrupt: type[BaseException]
+) -> None:
     x = xp.ones((size,))
-    y = record(Primitive("interrupted", interrupted), (x._node,), x.shape, x.dtype)
-    with pytest.raises(KeyboardInterrupt):
+    if form == "operation":
+        y = apply(_Interrupted(), x + 1.0) - 1.0
+    else:
+        y = record(Primitive("interrupted", _Interrupted().compute), (x._node,), x.shape, x.dtype)
+    _Interrupted.interrupts.append(interrupt())
+    with pytest.raises(interrupt):
         y.wait()
     assert float(xp.sum(x)) == size
     assert float(xp.sum(y)) == 2 * size

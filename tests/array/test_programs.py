@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import actorflow as af
 import actorflow.array as xp
+from actorflow.array import jobs
 from actorflow.array.record.primitives import Primitive, elementwise_primitive
 from actorflow.array.record.record import record
 from actorflow.array.record.steps import Step
@@ -188,6 +189,24 @@ def test_results_of_a_program_fail_one_by_one(size: int) -> None:
             with pytest.raises(af.OpError, match=r"op 'inv'.*Singular") as caught:
                 inverse.wait()
             assert "test_programs.py" in str(caught.value)
+
+
+def test_what_could_not_be_planned_is_planned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made() -> Any:
+        return xp.sqrt((xp.ones((37,)) * 3.0 + 6.0) * 4.0) / 2.0
+
+    def refuse(*_: Any, **options: bool) -> Program:
+        raise MemoryError("no room for a plan")
+
+    with xp.session(run_ahead=False):
+        made().wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(jobs, "_program", refuse)
+            x = made()
+            with pytest.raises(MemoryError, match="no room for a plan"):
+                x.wait()
+        assert x._node.unit is None  # nobody computes it now: to ask again does not wait
+        assert x.to_numpy().tolist() == [3.0] * 37
 
 
 def test_programs_of_many_sizes_hold_little_memory() -> None:

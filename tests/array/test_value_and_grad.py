@@ -34,6 +34,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     return found
 
 
+class Shown(float):
+    def __repr__(self) -> str:
+        return "a number"
+
+
 class Layer(NamedTuple):
     weight: Any
     bias: Any
@@ -236,6 +241,11 @@ class TestRecipesThatAreKept:
         slope = af.grad(lambda x, zero: xp.sum(x * xp.atan2(xp.asarray(zero), xp.asarray(-1.0))), cache=True)
         assert float(slope(self.X, 0.0)[0]) == pytest.approx(np.pi)
         assert float(slope(self.X, -0.0)[0]) == pytest.approx(-np.pi)
+        assert [float(slope(self.X, Shown(zero))[0]) > 0.0 for zero in (0.0, -0.0)] == [True, False]
+
+    def test_keys_that_only_compare_equal(self) -> None:
+        slope = af.grad(lambda parts: xp.sum(parts[1]) * 2.0, cache=True)
+        assert [[*map(type, slope({key: self.X}))] for key in (1, True, 1.0)] == [[int], [bool], [float]]
 
     def test_a_recipe_is_recorded_where_its_arrays_live(self, calls: Calls) -> None:
         slope = af.grad(lambda x: xp.sum(x * x + xp.zeros(2)), cache=True)

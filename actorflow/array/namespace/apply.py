@@ -64,7 +64,8 @@ def constant(name: str, value: object, dtype: DType) -> Value:
         if kind is None:
             raise DTypeError(f"{name}: expected arrays and numbers, got {type(value).__name__}")
     try:
-        return _number(kind(value), kind, dtype, "" if kind is int else repr(value))
+        plain = kind(value)
+        return _number(plain, kind, dtype, "" if kind is int else repr(plain))
     except OverflowError:
         if name in _COMPARISONS and dtype.kind in "iub":  # as NumPy does: it is beyond all that there can be
             return np.array(np.inf if value > 0 else -np.inf)  # type: ignore[operator]

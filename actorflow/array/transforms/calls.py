@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 # -- containers ------------------------------------------------------------------------------------------------
 
 
-#: The nesting of leaves, hashable: None for a leaf; else type of the container, keys of a dict, and nestings of items.
-Structure = tuple[type, tuple[Any, ...], tuple[Any, ...]] | None
+#: The nesting of leaves, hashable: None for a leaf; else type of the container, keys of a dict, nestings of items, and
+#: types of the keys, of which 1 equals True.
+Structure = tuple[type, tuple[Any, ...], tuple[Any, ...], tuple[type, ...]] | None
 _NUMPY = (np.ndarray, np.generic)
 
 
@@ -34,9 +35,10 @@ def _flatten(tree: Any, leaves: list[Any]) -> Structure:
     kind: type = type(tree)
     if kind is not Record.array_type:
         if kind is dict:
-            return kind, tuple(tree), tuple([_flatten(each, leaves) for each in tree.values()])
+            parts = tuple([_flatten(each, leaves) for each in tree.values()])
+            return kind, tuple(tree), parts, tuple(map(type, tree))
         if kind is tuple or kind is list or _is_named(tree):
-            return kind, (), tuple([_flatten(each, leaves) for each in tree])
+            return kind, (), tuple([_flatten(each, leaves) for each in tree]), ()
     leaves.append(tree)
     return None
 
@@ -50,7 +52,7 @@ def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
     rest = iter(leaves)
     if structure is None:
         return next(rest)
-    kind, keys, parts = structure
+    kind, keys, parts, _ = structure
     found = [next(rest) if part is None else unflatten(part, rest) for part in parts]
     if kind is dict:
         return dict(zip(keys, found, strict=True))
@@ -62,7 +64,7 @@ def paths(structure: Structure, name: str) -> list[str]:
     """A name for each leaf: that of the whole, then keys and positions, as in ``weights.w1``."""
     if structure is None:
         return [name]
-    kind, keys, parts = structure
+    kind, keys, parts, _ = structure
     fields: Mapping[int, Any] = dict(enumerate(keys or getattr(kind, "_fields", ())))
     return [path for i, part in enumerate(parts) for path in paths(part, f"{name}.{fields.get(i, i)}")]
 
@@ -77,7 +79,8 @@ def is_array(leaf: Any) -> bool:
 
 def _key_of_leaf(leaf: Any, name: str) -> Hashable:
     if isinstance(leaf, float | complex):
-        return type(leaf), repr(leaf)  # 0.0 equals -0.0
+        plain = float(leaf) if isinstance(leaf, float) else complex(leaf)
+        return type(leaf), repr(leaf), repr(plain)  # 0.0 equals -0.0, and a type of its own may show both alike
     try:
         hash(leaf)
     except TypeError as error:
@@ -107,7 +110,7 @@ class Arguments:
             start = len(self.leaves)
             structure = _flatten(argument, self.leaves)
             self.spans.append((start, len(self.leaves), structure))
-        self.structure: Structure = tuple, (), tuple([structure for _, _, structure in self.spans])
+        self.structure: Structure = tuple, (), tuple([structure for _, _, structure in self.spans]), ()
         self.arrays: list[Array] = [leaf for leaf in self.leaves if type(leaf) is Record.array_type]
         if len(self.arrays) < len(self.leaves):
             for i, (start, end, _) in enumerate(self.spans):

@@ -212,19 +212,27 @@ class Program:
         if place is not HOST:
             return translate(self.graph, step, inputs)
         spec = TensorSpec(step.shape, step.dtype)
-        if step.op.operation is not None and step.op is not TRANSFER and not _is_called(step, inputs):
+        operation, read = step.op.operation, inputs
+        if operation is not None and step.op is not TRANSFER and not _is_called(step, inputs):
             found = translate(self.graph, step, inputs)
             if isinstance(found, tuple) or (found.spec == spec and found.producers and found not in self._blobs):
                 return found  # what is given has no producers
         results: tuple[TensorSpec, ...] = (spec,)
-        if isinstance(step.op, Numbered) and step.dtype == SEVERAL:
-            results = step.op.numbered.infer(*[TensorSpec(x.shape, x.dtype) for x in inputs[1:]])
+        if step.dtype == SEVERAL:
+            if isinstance(step.op, Numbered):
+                operation, read = step.op.numbered, inputs[1:]
+            results = operation.infer(*[TensorSpec(x.shape, x.dtype) for x in read])
         operation = Recorded(step.op.called(step.params, step.shape, step.dtype), results)
         return self.graph.apply(operation, *[as_blob(self.graph, each) for each in inputs], name=step.op.name)
 
 
 def _is_called(step: Step, inputs: Sequence[Any]) -> bool:
-    """Return whether a step is a call of NumPy's function: where to join it gains nothing, or adds up otherwise."""
+    """Return whether a step is a call of NumPy's function: where to join it gains nothing, or adds up otherwise.
+
+    So is one of the user's code, whose interrupt would end a service's loop.
+    """
+    if not type(step.op.operation).__module__.startswith("actorflow."):
+        return True
     if not (step.op.reduction or step.op.elementwise):  # a view stays one: products of it with what it shows differ
         return step.op.bound(step.params, step.shape) is not None
     most = max([prod(step.shape), *[each.spec.size if isinstance(each, Blob) else each.size for each in inputs]])
