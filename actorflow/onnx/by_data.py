@@ -198,7 +198,8 @@ def _one_hot(settings: Settings, indices: Array, depth: Array, values: Array) ->
     count, axis = int(depth.reshape(())), settings.get("axis", -1)
     at = np.expand_dims(indices.astype(np.int64), axis)
     places = np.arange(count).reshape([-1 if i == axis % at.ndim else 1 for i in range(at.ndim)])
-    return np.where((at == places) | (at + count == places), values[1], values[0])
+    found: Array = np.where((at == places) | (at + count == places), values[1], values[0])
+    return found
 
 
 @_function("Softmax", "LogSoftmax", "Hardmax")
@@ -217,8 +218,9 @@ def _shared_out(settings: Settings, x: Array) -> Array:
 def _batch_norm(settings: Settings, x: Array, *given: Array) -> Array:
     """Of inference, in all opsets."""
     scale, shift, mean, variance = (each.reshape(-1, *[1] * (x.ndim - 2)) for each in given)
-    y = scale * (x - mean) / np.sqrt(variance + settings.get("epsilon", 1e-5)) + shift
-    return y.astype(x.dtype, copy=False)
+    y: Any = scale * (x - mean) / np.sqrt(variance + settings.get("epsilon", 1e-5)) + shift
+    found: Array = y.astype(x.dtype, copy=False)
+    return found
 
 
 @_function("GatherElements")
@@ -226,4 +228,5 @@ def _gather_elements(settings: Settings, x: Array, indices: Array) -> Array:
     """Elements along an axis, of the first places along the others."""
     axis = settings.get("axis", 0) % x.ndim
     part = x[tuple([slice(None if i == axis else n) for i, n in enumerate(indices.shape)])]
-    return np.take_along_axis(part, indices, axis)
+    found: Array = np.take_along_axis(part, indices, axis)
+    return found

@@ -382,7 +382,7 @@ def _schema(operator: str, version: int, domain: str) -> Any:
         return None
 
 
-def _dtype_of(schema: Any, position: int, first: Value | None) -> np.dtype[Any] | None:
+def _dtype_of(schema: Any, position: int, first: Value | None) -> Any:
     """The dtype of an output, where the operator has one for it or gives it that of the first input; None if not."""
     if schema is None:
         return None
