@@ -43,7 +43,7 @@ _LONGEST = 1 << 16  # entries of a tuple, at most
 _LARGEST = 1 << 128  # integers are less than this: seeds are the largest ones
 _LONGEST_DTYPE = 40
 _PLANNED = (Followed, Receive, Send, Stage, Transfer)  # operations that plans are made of, and graphs are not
-_OWN = ("actorflow.nn.", "actorflow.ops.")  # where objects of the package are that a file may name
+_OWN = ("actorflow.nn.", "actorflow.onnx.", "actorflow.ops.")  # where objects of the package are that a file may name
 
 Array = npt.NDArray[Any]
 

@@ -8,6 +8,7 @@ one of Python objects, which are arrays; what reads it is computed here, too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,7 +22,7 @@ from onnx.reference import ReferenceEvaluator
 from actorflow.errors import ShapeError
 from actorflow.onnx.resizing import resized
 from actorflow.onnx.values import Array
-from actorflow.ops.operation import Operation
+from actorflow.ops.operation import Operation, savable
 from actorflow.spec import TensorSpec
 
 #: Attributes and the opset.
@@ -29,8 +30,8 @@ Settings = Mapping[str, Any]
 _Function = Callable[..., Any]
 #: Functions for operators that ONNX's evaluator is slow or wrong for.
 FUNCTIONS: dict[str, _Function] = {}
-#: Operators whose outputs have the shape of the first input, whatever their parameters are, and what kind of dtype.
-SAME: dict[str, tuple[Any, ...]] = {"CumSum": (None,), "CumProd": (None,), "Dropout": (None, np.dtype(bool))}
+#: Operators whose outputs have the shape of the first input, whatever their parameters are.
+SAME = {"CumSum", "CumProd", "Dropout"}
 #: Operators that are not computed here unless the file declares the shape of the result: others are faster by far.
 SLOW = {
     "AveragePool", "Col2Im", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "GRU", "GridSample", "LRN", "LSTM",
@@ -38,6 +39,7 @@ SLOW = {
 }  # fmt: skip
 
 
+@savable
 @dataclass(frozen=True)
 class ByData(Operation):
     """An operator with parameters that depend on data.
@@ -88,11 +90,12 @@ def by_data(
     operator: str, domain: str, attributes: Settings, opset: int, given: tuple[bool, ...], specs: Sequence[TensorSpec]
 ) -> ByData | None:
     """The operation of a node, of outputs of these types; None if nothing computes it."""
-    if operator in SLOW and any(spec.is_object for spec in specs):
+    if (operator in SLOW and any(spec.is_object for spec in specs)) or attributes.get("training_mode"):
         return None
     plain = {name: tuple(each) if isinstance(each, list) else each for name, each in attributes.items()}
-    value: Any = plain.pop("value", None)
-    if value is not None:
+    value = plain.get("value")
+    if isinstance(value, np.ndarray):
+        del plain["value"]
         plain.update(number=value.reshape(-1)[0].item(), kind=value.dtype.str)
     if any(each is None or isinstance(each, np.ndarray) for each in plain.values()):
         return None
@@ -169,3 +172,61 @@ def _non_max_suppression(
 @_function("Resize", "Upsample")
 def _resize(settings: Settings, x: Array, *given: Any) -> Array:
     return resized(settings, x, *given)
+
+
+@_function("Pad")
+def _pad(settings: Settings, x: Array, widths: Any = None, value: Any = None, axes: Any = None) -> Array:
+    """Cut by the widths below zero, then pad by the others."""
+    number = settings.get("value", 0) if value is None else value.reshape(())
+    both = np.zeros((x.ndim, 2), np.int64)
+    both[slice(None) if axes is None else axes] = np.reshape(settings.get("pads", widths), (2, -1)).T
+    cut = [slice(max(-a, 0), max(n + min(b, 0), 0)) for (a, b), n in zip(both.tolist(), x.shape, strict=True)]
+    mode: Any = settings.get("mode", "constant")
+    more = {"constant_values": number} if mode == "constant" else {}
+    return np.pad(x[tuple(cut)], np.maximum(both, 0), mode, **more)
+
+
+@_function("Flatten")
+def _flatten(settings: Settings, x: Array) -> Array:
+    axis = settings.get("axis", 1)
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+
+
+@_function("OneHot")
+def _one_hot(settings: Settings, indices: Array, depth: Array, values: Array) -> Array:
+    """The second value where an index says, from the end if it is below zero, the first one elsewhere."""
+    count, axis = int(depth.reshape(())), settings.get("axis", -1)
+    at = np.expand_dims(indices.astype(np.int64), axis)
+    places = np.arange(count).reshape([-1 if i == axis % at.ndim else 1 for i in range(at.ndim)])
+    found: Array = np.where((at == places) | (at + count == places), values[1], values[0])
+    return found
+
+
+@_function("Softmax", "LogSoftmax", "Hardmax")
+def _shared_out(settings: Settings, x: Array) -> Array:
+    """Along an axis; before opset 13, along all axes from one on as one."""
+    if not x.size:
+        return x
+    is_old = settings["opset"] < 13
+    rows = _flatten(settings, x) if is_old else x
+    how = (("axis", 1 if is_old else settings.get("axis", -1)), ("opset", 13))
+    found: Array = _evaluator(settings["operator"], "", how, (True,), 1).run(None, {"x0": rows})[0]
+    return found.reshape(x.shape)
+
+
+@_function("BatchNormalization")
+def _batch_norm(settings: Settings, x: Array, *given: Array) -> Array:
+    """Of inference, in all opsets."""
+    scale, shift, mean, variance = (each.reshape(-1, *[1] * (x.ndim - 2)) for each in given)
+    y: Any = scale * (x - mean) / np.sqrt(variance + settings.get("epsilon", 1e-5)) + shift
+    found: Array = y.astype(x.dtype, copy=False)
+    return found
+
+
+@_function("GatherElements")
+def _gather_elements(settings: Settings, x: Array, indices: Array) -> Array:
+    """Elements along an axis, of the first places along the others."""
+    axis = settings.get("axis", 0) % x.ndim
+    part = x[tuple([slice(None if i == axis else n) for i, n in enumerate(indices.shape)])]
+    found: Array = np.take_along_axis(part, indices, axis)
+    return found

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from itertools import zip_longest
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -46,6 +45,8 @@ _MOST_SCOPES = 4096
 OLDEST = 6
 #: Names of ONNX's own domain.
 _OWN = ("", "ai.onnx")
+#: Dtypes of outputs that are of one type in all nodes of an operator.
+_DTYPES = {"tensor(bool)": np.dtype(bool), "tensor(int64)": np.dtype(np.int64), "tensor(float)": np.dtype(np.float32)}
 #: Tensors by name; None for those that a refused node should have given.
 Values = dict[str, Value | None]
 
@@ -221,13 +222,15 @@ class Lowering:
         if first is None or wanted != sorted(wanted, reverse=True) or proto.op_type in folding.WHY_NOT:
             return None
         is_known = not any(map(_is_object, inputs))
-        same = by_data.SAME.get(proto.op_type, ()) if is_known and not proto.domain else ()
+        is_same = is_known and not proto.domain and proto.op_type in by_data.SAME
+        schema = _schema(*self._operator(proto))
         specs = []
-        for output, dtype in zip_longest(filter(None, proto.output), same[: sum(wanted)]):
-            declared = self.declared.get(output) or (Declared(first.shape, dtype) if same else None)
-            if declared is None or (declared.dtype is None and not is_known):
-                declared, self._has_objects = Declared((), np.dtype(object)), True
-            specs.append(TensorSpec(declared.shape, declared.dtype or first.dtype))
+        for i, output in enumerate(filter(None, proto.output)):
+            shape, dtype = self.declared.get(output) or (first.shape if is_same else None, None)
+            dtype = dtype or _dtype_of(schema, i, first if is_known else None)
+            if shape is None or dtype is None:
+                shape, dtype, self._has_objects = (), np.dtype(object), True
+            specs.append(TensorSpec(shape, dtype))
         given = tuple([value is not None for value in inputs])
         operation = by_data.by_data(proto.op_type, proto.domain, attributes, opset, given, specs)
         if operation is None:
@@ -377,6 +380,16 @@ def _schema(operator: str, version: int, domain: str) -> Any:
         return get_schema(operator, version, domain)
     except onnx.defs.SchemaError:
         return None
+
+
+def _dtype_of(schema: Any, position: int, first: Value | None) -> Any:
+    """The dtype of an output, where the operator has one for it or gives it that of the first input; None if not."""
+    if schema is None:
+        return None
+    output = schema.outputs[min(position, len(schema.outputs) - 1)]
+    if len(output.types) == 1:
+        return _DTYPES.get(*output.types)
+    return first.dtype if first is not None and output.type_str == schema.inputs[0].type_str else None
 
 
 def _described(schema: Any) -> dict[str, AttributeProto]:

@@ -11,7 +11,7 @@ import numpy as np
 from actorflow.errors import DTypeError
 from actorflow.onnx.values import Array
 from actorflow.ops.cpu.buffers import is_plain, narrow
-from actorflow.ops.operation import Operation
+from actorflow.ops.operation import Operation, savable
 from actorflow.spec import TensorSpec
 
 #: Names of the integers and of the floating-point numbers that ml_dtypes has.
@@ -26,6 +26,7 @@ def is_narrow(dtype: np.dtype[Any]) -> bool:
     return dtype.name in INTEGERS or dtype.name in FLOATS
 
 
+@savable
 @dataclass(frozen=True)
 class Convert(Operation):
     """Numbers in another dtype, of which one of the two is narrow.
@@ -56,6 +57,7 @@ class Convert(Operation):
             return x.astype(to)
 
 
+@savable
 @dataclass(frozen=True)
 class DynamicQuantizeLinear(Operation):
     """Numbers as unsigned integers of 8 bits, their scale and their zero point: 0 and all of them between 0 and 255."""
@@ -114,6 +116,7 @@ def _power_of_two(x: Array, saturate: bool, rounding: str) -> Array:
     return found
 
 
+@savable
 @dataclass(frozen=True)
 class BitCast(Operation):
     """The bits of numbers as numbers of another dtype of as many bits."""

@@ -9,10 +9,11 @@ import numpy as np
 
 from actorflow.errors import ShapeError
 from actorflow.onnx.values import Array
-from actorflow.ops.operation import Operation, same_dtype
+from actorflow.ops.operation import Operation, same_dtype, savable
 from actorflow.spec import TensorSpec
 
 
+@savable
 @dataclass(frozen=True)
 class RoiAlign(Operation):
     """Regions of images, each cut into as many cells, with the average or maximum of points between the pixels.

@@ -242,6 +242,8 @@ for _count, _each, _shares in product((2, 3), ("NONE", "SOFTMAX", "LOGISTIC", "S
 for _name, _weights in (("mixed", WEIGHTS[: 2 * FEATURES]), ("positive", np.abs(WEIGHTS[: 2 * FEATURES]).tolist())):
     _more = {"coefficients": _weights, "rho": [0.1], "classlabels_ints": [4, 3], "kernel_params": [0.0] * 3}
     SIMPLE[f"vectors of none {_name}"] = ("SVMClassifier", TWO, _more)
+_more = {"coefficients": WEIGHTS[:FEATURES], "rho": [0.1], "classlabels_ints": [4], "kernel_params": [0.0] * 3}
+SIMPLE["vectors of none, one class"] = ("SVMClassifier", TWO, {**_more, "post_transform": "LOGISTIC"})
 
 
 @pytest.mark.parametrize("name", SIMPLE)

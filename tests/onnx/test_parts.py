@@ -1,6 +1,7 @@
 """What of a file ONNX Runtime computes, and what is left as ordinary ops."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,8 @@ import pytest
 
 import actorflow as af
 from actorflow import ops
+from actorflow.checkpoint.values import Names
+from actorflow.ops.operation import Operation
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -204,6 +207,66 @@ class TestParts:
                 for found, expected in zip((await model.run(feeds)).values(), peer.run(None, feeds), strict=True):
                     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
                     np.testing.assert_array_equal(found, expected)
+
+    @pytest.mark.parametrize(
+        ("opset", "operator", "more", "how"),
+        [
+            *[(opset, name, [], {"axis": 1}) for opset in (11, 17) for name in ("Softmax", "LogSoftmax", "Hardmax")],
+            (12, "BatchNormalization", [np.arange(1, 5, dtype="f")] * 4, {"epsilon": 0.1}),
+            (17, "Flatten", [], {"axis": 2}),
+            (17, "GatherElements", [np.array([[[1], [-1]]])], {"axis": 1}),
+            (10, "Pad", [], {"pads": [0, 0, 1, 0, -1, 2], "value": 2.0}),
+            (17, "Pad", [np.array([0, -1, 0, 0, -1, 2]), np.float32(2)], {}),
+            (17, "OneHot", [np.array([3]), np.array([0, 5], "f")], {"axis": 1}),
+        ],
+    )
+    async def test_operators_of_arrays_in_all_opsets(
+        self, opset: int, operator: str, more: list[Any], how: dict[str, Any]
+    ) -> None:
+        """Rows that are chosen, none of them among others, give what ONNX Runtime says, whatever the opset is."""
+        given = {f"c{i}": each for i, each in enumerate(more)}
+        nodes = [
+            helper.make_node("Compress", ["x", "which"], ["chosen"], axis=0),
+            helper.make_node("Cast", ["chosen"], ["whole"], to=TensorProto.INT64),
+            helper.make_node(operator, ["whole" if operator == "OneHot" else "chosen", *given], ["y"], **how),
+        ]
+        ends = [tensor("x", "n", 4, 2), tensor("which", "n", dtype=TensorProto.BOOL)]
+        lengths = {"Flatten": 2, "OneHot": 4}.get(operator, 3)
+        constants = [constant(name, each) for name, each in given.items()]
+        outputs = [tensor("y", *[f"y_{i}" for i in range(lengths)])]
+        source = made(nodes, ends, outputs, constants, opset)
+        model, peer = af.onnx.load(source), onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+        x = np.random.default_rng(0).standard_normal((3, 4, 2), np.float32)
+        async with model.graph:
+            for which in ([1, 0, 1], [0, 1, 0], [0, 0, 0]):
+                if operator == "GatherElements" and not any(which):
+                    continue  # the indices are of one row
+                feeds = {"x": x, "which": np.array(which, bool)}
+                (expected,), found = peer.run(None, feeds), (await model.run(feeds))["y"]
+                assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+                np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.parametrize("dtype", ["bool", "float32"])
+    async def test_a_shape_that_is_declared_further_on_says_no_dtype(self, dtype: str) -> None:
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+        nodes = [helper.make_node("NonZero", ["x"], ["k"]), helper.make_node("Neg", ["k"], ["n"])]
+        nodes.append(helper.make_node("Cast", ["n"], ["y"], to=TensorProto.FLOAT))
+        model = af.onnx.load(made(nodes, [tensor("x", 4, dtype=kind)], [tensor("y", 1, 2)]))
+        assert model.values["k"].spec == af.TensorSpec.of((1, 2), "int64")
+        async with model.graph:
+            assert (await model.run({"x": np.array([0, 0, 1, 1], dtype)}))["y"].tolist() == [[-2, -3]]
+
+    async def test_graphs_with_operations_of_files_are_read_from_files(self, tmp_path: Path) -> None:
+        kinds = {f"{each.__module__}:{each.__name__}" for each in Operation.__subclasses__()}
+        names = Names([])
+        refused = {each for each in kinds if each.startswith("actorflow.onnx.") and not names.allows(each)}
+        assert refused == {"actorflow.onnx.runtime:OnnxRuntime"}
+        source = made([helper.make_node("NonZero", ["x"], ["y"])], [tensor("x", 4)], [tensor("y", 1, "k", dtype=7)])
+        await af.onnx.load(source).save(tmp_path / "model.af")
+        graph = await af.load(tmp_path / "model.af")
+        async with graph:
+            result = await graph.run({"x": np.array([0, 5, 0, 6], "f")})
+        assert [value.tolist() for value in result.values()] == [[[1, 3]]]
 
     def test_operators_that_want_known_lengths(self) -> None:
         pad = helper.make_node("Pad", ["x", "widths"], ["padded"])

@@ -17,7 +17,7 @@ from actorflow.onnx.table import Node, lowers
 from actorflow.onnx.values import Order, Value, channels_last
 from actorflow.ops.fills import numbers
 from actorflow.ops.nn.conv import Conv
-from actorflow.ops.operation import inferred
+from actorflow.ops.operation import inferred, savable
 from actorflow.spec import Length, TensorSpec, maximum
 
 if TYPE_CHECKING:
@@ -168,6 +168,7 @@ def _max_pool(node: Node) -> list[Value | None]:
     return [node.ordered(order, y), node.ordered(order, places + before)]
 
 
+@savable
 def _elements_before(*lengths: int) -> Any:
     """Number of elements of the images and channels before each, of this shape and so many elements each."""
     *shape, size = lengths

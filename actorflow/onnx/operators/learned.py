@@ -18,7 +18,7 @@ from actorflow.onnx.table import Node, lowers
 from actorflow.onnx.values import Array, Value
 from actorflow.ops.cpu.buffers import compiled, is_plain, plain
 from actorflow.ops.cpu.kept import kept
-from actorflow.ops.operation import Application, Grads, Operation
+from actorflow.ops.operation import Application, Grads, Operation, savable
 from actorflow.ops.registry import kernel
 from actorflow.spec import Length, TensorSpec
 
@@ -86,6 +86,7 @@ class _Nodes(NamedTuple):
     weights: Array  # (nodes, targets)
 
 
+@savable
 @dataclass(frozen=True)
 class Trees(Operation):
     """Values of the leaves that rows end in: sums, means, least or largest numbers of all trees.
@@ -300,6 +301,7 @@ def _label(node: Node, labels: Array, place: Any) -> Value | None:
     return node.usual(ops.take(constant(node.graph, labels), place)) if node.wants(0) else None
 
 
+@savable
 @dataclass(frozen=True)
 class OneScore(Operation):
     """The label that a score decides between two, and the scores of both.
@@ -454,7 +456,7 @@ def _svm_classifier(node: Node) -> list[Value | None]:
     if not sum(per_class):
         scores = ops.inner(x, constant(node.graph, coefficients.reshape(count, -1))) + float(rho[0])
         if count != 2 or node.attribute("prob_a"):
-            return _classified(node, scores, labels, post)
+            return _classified(node, scores, labels, post if count > 1 or post == "PROBIT" else "NONE")
         best, place = ops.max(scores, 1), ops.argmax(scores, 1)
         is_second = best >= 0.5 if (coefficients >= 0).all() else best > 0
         place = ops.where(is_second, place.constant_like(1), place)
@@ -480,6 +482,7 @@ def _svm_classifier(node: Node) -> list[Value | None]:
     return [_label(node, labels, place), node.usual(_transformed(scores, post))]
 
 
+@savable
 @dataclass(frozen=True)
 class Coupled(Operation):
     """Probabilities of classes, from those of the first of each two: Wu, Lin and Weng, 2004, method 2.

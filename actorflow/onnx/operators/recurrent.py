@@ -19,7 +19,7 @@ from actorflow.onnx.values import Array, Value
 from actorflow.ops.cpu.buffers import narrow
 from actorflow.ops.cpu.kept import kept
 from actorflow.ops.indexing import line
-from actorflow.ops.operation import Operation
+from actorflow.ops.operation import Operation, savable
 from actorflow.ops.registry import kernel
 from actorflow.spec import TensorSpec
 
@@ -226,6 +226,7 @@ def _rnn(node: Node) -> list[Value | None]:
 # -- of eight bits -----------------------------------------------------------------------------------------------------
 
 
+@savable
 @dataclass(frozen=True)
 class QuantizedLSTM(Operation):
     """An LSTM of weights of 8 bits, which rounds what it multiplies with them to 8 bits, each step's state by itself.
