@@ -460,7 +460,7 @@ class Session(Evaluator):
     def _end(self, job: Job) -> None:
         """Hand on the results of a job, and begin what waited for it."""
         self._jobs.discard(job)
-        # What it has left is computed by the next one who asks.
+        # Records that it has left are computed by the next one who asks.
         self.pending.extend([node.handle for node in job.end() if node.handle is not None])
         for part in job.parts:
             for name, elapsed_ns, has_failed in part.calls:

@@ -135,7 +135,7 @@ def test_lstm_of_eight_bits(kind: Any, direction: str, monkeypatch: pytest.Monke
 
 
 def test_lstms_of_one_operation_keep_their_own_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of each are packed once, at their first use."""
+    """Weights of each are packed once, at their first use."""
     packed = []
     monkeypatch.setattr(
         recurrent, "_packed", lambda weight, old=recurrent._packed: (packed.append(weight[0, 0]), old(weight))[1]

@@ -163,7 +163,7 @@ class TestParts:
 
     @pytest.mark.parametrize("opened", [{}, {"n": 8}])
     async def test_lengths_that_depend_on_data_among_ordinary_ops(self, opened: dict[str, int]) -> None:
-        """What is chosen among boxes, and what is computed of that, is as long as it is in each run."""
+        """Boxes that are chosen, and values computed of them, are as many as they are in each run."""
         nodes = [
             helper.make_node("Relu", ["scores"], ["positive"]),
             helper.make_node("NonMaxSuppression", ["boxes", "positive", "most", "overlap", "least"], ["kept"]),

@@ -83,7 +83,7 @@ async def test_versions_share_requests() -> None:
         assert await first(served, "/v2/models/given/infer") == 10
         assert [sum(each.answers.values()) for each in served.service.models] == [8, 3, 1, 1]
         assert (await served.get("/v2/models/net")).status == 200
-    # What is said of a model is said of what computes its requests.
+    # The description of a model is that of the version that computes its requests.
     async with serve({"net": {"1": opens(), "other": sums()}}, shares={"net/1": 1}) as served:
         assert (await served.get("/v2/models/net")).json["inputs"][0]["shape"] == [-1, 3]
         assert await first(served) == 1

@@ -431,7 +431,7 @@ def _svm_regressor(node: Node) -> Value:
 
 
 def _kernels(node: Node, count: int) -> Any:
-    """What each of so many support vectors has in common with rows; the rows where there are none."""
+    """The kernel of each of so many support vectors with each row; the rows themselves if there are none."""
     x = as_type(_floats(node, node.x), np.dtype(np.float32))
     if not count:
         return x
