@@ -136,7 +136,7 @@ def test_an_error_of_what_runs_in_processes(method: str, loop: asyncio.AbstractE
     assert ended(loop, loader.aclose()) == (None, [])
     assert not asyncio.all_tasks(loop)
     assert not multiprocessing.active_children()
-    assert len(open_files()) == files
+    assert len(open_files()) <= files  # those of tests before may be closed meanwhile
     assert not wrong
 
 
