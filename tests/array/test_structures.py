@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import actorflow as af
@@ -88,6 +88,7 @@ _EQUAL_PARTS = [*[("add", 0, 0)] * 2, ("turned", 2, 0), ("turned", 3, 0), ("prod
 @example(_EQUAL, (96, 96), "float32", False, False)
 @example(_EQUAL, (128, 65), "float64", False, True)
 @example(_EQUAL_PARTS, (96, 96), "float32", False, False)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(programs(), st.sampled_from(SHAPES), st.sampled_from(["float32", "float64"]), st.booleans(), st.booleans())
 def test_what_comes_again_has_the_values_of_each_operation_by_itself(
     program: list[Step], shape: tuple[int, ...], dtype: str, specials: bool, drop: bool
