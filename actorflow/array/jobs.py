@@ -102,7 +102,7 @@ class Job:
     def compute(self, refusal: BaseException | None) -> None:
         """Compute it in the calling thread; ``refusal`` says why there is no service for what only that can compute.
 
-        What an interrupt leaves is computed by the next one who asks.
+        Records that an interrupt leaves are computed by the next one who asks.
         """
         for part in self.parts:
             if isinstance(part, Run) and part.description.is_placed:

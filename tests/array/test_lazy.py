@@ -30,6 +30,18 @@ from tests.support.warm import run_program
 places = pytest.mark.parametrize("place", ["cpu", "sim:0"])
 
 
+def blocking() -> tuple[Primitive, threading.Event, threading.Event]:
+    """An operation that gives its input back, an event that it has begun, and one that it waits for."""
+    entered, leave = threading.Event(), threading.Event()
+
+    def block(value: np.ndarray) -> np.ndarray:
+        entered.set()
+        assert leave.wait(60)
+        return value
+
+    return Primitive("block", block), entered, leave
+
+
 def plan_of(session: Session) -> list[Any]:
     """The steps of the only graph that the service has run."""
     assert session.service is not None
@@ -655,16 +667,10 @@ def interrupt_after(lines: int, signum: int) -> Iterator[None]:
 
 @pytest.mark.parametrize("budget", [None, 100_000_000])
 def test_a_session_can_be_dropped_in_the_middle(budget: int | None) -> None:
-    entered, leave = threading.Event(), threading.Event()
-
-    def block(value: np.ndarray) -> np.ndarray:
-        entered.set()
-        assert leave.wait(60)
-        return value
-
+    block, entered, leave = blocking()
     with xp.session(memory_budget=budget) as session:
         x = xp.ones((300, 300))
-        y = record(Primitive("block", block), (x._node,), x.shape, x.dtype) + 1.0
+        y = record(block, (x._node,), x.shape, x.dtype) + 1.0
         assert entered.wait(60)
     gone = weakref.ref(session)
     del session, x, y
@@ -758,16 +764,10 @@ async def test_await_works_after_the_session_has_ended() -> None:
 
 
 async def test_what_is_awaited_goes_on_when_a_thread_that_forced_a_part_has_its_value() -> None:
-    entered, leave = threading.Event(), threading.Event()
-
-    def block(value: np.ndarray) -> np.ndarray:
-        entered.set()
-        assert leave.wait(60)
-        return value
-
+    block, entered, leave = blocking()
     with xp.session(run_ahead=False) as session:
         x = xp.ones((100, 100))
-        y = record(Primitive("block", block), (x._node,), x.shape, x.dtype)
+        y = record(block, (x._node,), x.shape, x.dtype)
         z = xp.linalg.inv(y + xp.eye(100) * 3.0)
         forcing = threading.Thread(target=y.wait)
         forcing.start()
@@ -784,17 +784,11 @@ async def test_what_is_awaited_goes_on_when_a_thread_that_forced_a_part_has_its_
 def test_a_service_ends_although_a_thread_computes_as_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
     monkeypatch.setattr(Service, "later", lambda self, delay_s, look: looks.put(look))
-    entered, leave = threading.Event(), threading.Event()
-
-    def block(value: np.ndarray) -> np.ndarray:
-        entered.set()
-        assert leave.wait(60)
-        return value
-
+    block, entered, leave = blocking()
     with xp.session(run_ahead=False) as session:
         (xp.ones(2**20) + 1.0).wait()  # large: by the service
         x = xp.ones((100, 100))
-        y = record(Primitive("block", block), (x._node,), x.shape, x.dtype)
+        y = record(block, (x._node,), x.shape, x.dtype)
         forcing = threading.Thread(target=y.wait)
         forcing.start()
         assert entered.wait(60)

@@ -1,8 +1,8 @@
 """Functions of each element that take long, and chains with one: GELU, also as exporters write it, and others; softmax.
 
-What is but a pass over memory is left to others, whose bits are NumPy's, but for products of images with a number for
-each channel of each image, as squeeze-and-excite has them: NumPy goes along the channels alone there, a short row in
-each call. So is the gradient of softmax, which the library has no fast code of for all processors.
+Functions that are but a pass over memory are left to others, whose bits are NumPy's. Products of images with a number
+for each channel of each image, as squeeze-and-excite has them, are here: NumPy goes along the channels alone there, a
+short row in each call. The gradient of softmax is not: the library has no fast code of it for all processors.
 """
 
 from __future__ import annotations
