@@ -417,7 +417,7 @@ def test_numbers_are_found() -> None:
 
 
 @pytest.mark.any_loop
-@pytest.mark.together("argument", CHECKED, ids=str, at_once=15)
+@pytest.mark.together("argument", CHECKED, ids=str, at_once=8)
 async def test_a_number_is_a_number(argument: Argument) -> None:
     for wrong in WRONG[argument.kind]:
         if wrong is None and (argument.optional or argument.name == "seed"):  # which may be left to names everywhere

@@ -54,6 +54,7 @@ def test_all_of_it_runs_on_a_simulated_accelerator(tmp_path: Path) -> None:
     assert "CIFAR-10, test images recognized" in text
 
 
+@pytest.mark.slow
 def test_without_a_gpu_it_says_what_it_looked_for() -> None:
     try:
         check_place(Place.parse("cuda:0"))

@@ -491,7 +491,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize("name", slow(PROGRAMS, but=[*PROGRAMS][::4]))
 def test_the_child_of_a_fork_works_or_raises_at_once(name: str, loop: str) -> None:
-    program(PROGRAMS[name], loop, FORKING_COUNT="200" if FULL else "10")
+    program(PROGRAMS[name], loop, FORKING_COUNT="200" if FULL else "5")
 
 
 def test_cuda_that_was_used_before_a_fork_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ def test_the_example_learns_as_with_numpy(tmp_path: Path, idx) -> None:
     assert by_numpy == accuracy
 
 
+@pytest.mark.slow
 def test_the_example_says_what_is_missing(tmp_path: Path) -> None:
     done = run_program(EXAMPLE, tmp_path / "absent")
     assert done.returncode == 1

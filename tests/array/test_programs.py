@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import threadpoolctl
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import actorflow as af
@@ -81,6 +81,7 @@ def test_what_is_computed_in_its_line_is_what_is_computed_later(
                 np.testing.assert_array_equal(x.to_numpy(), y)
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(programs(), st.sampled_from(SHAPES), st.sampled_from(["float32", "float64"]), st.booleans())
 def test_programs_compute_what_records_compute(
     program: list[Call], shape: tuple[int, ...], dtype: str, specials: bool

@@ -13,7 +13,7 @@ import actorflow.array as xp
 from tests.support import forms
 from tests.support.effort import FULL, slow
 
-EXPRESSIONS, BLOCK = (3_000, 50) if FULL else (60, 10)
+EXPRESSIONS, BLOCK = (3_000, 50) if FULL else (60, 5)
 MOST_ELEMENTS, LARGEST = 60, 4.0
 SHAPES = ((), (3,), (4,), (3, 4), (2, 3), (3, 1), (2, 3, 4), (2, 1, 4), (1,))
 

@@ -510,7 +510,7 @@ def test_gradients_stay_within_a_budget(cache: bool) -> None:
     with xp.session(memory_budget=24 * 2**20) as session:
         w = xp.asarray(numbers(512, 512) / 30.0)
         both = af.value_and_grad(lambda w, x: xp.mean(xp.square(xp.tanh(x @ w) @ w)), cache=cache)
-        for seed in range(6):
+        for seed in range(4):
             _, slope = both(w, xp.asarray(numbers(512, 512, seed=seed)))
             w -= 0.1 * slope
         assert np.isfinite(w.to_numpy()).all()

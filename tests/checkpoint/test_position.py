@@ -16,7 +16,7 @@ POSITIONS = st.dictionaries(
     st.text(), st.recursive(PLAIN, lambda parts: st.lists(parts) | st.dictionaries(st.text(), parts))
 )
 #: Each takes long to draw.
-EXAMPLES = settings(max_examples=settings.default.max_examples // 3)
+EXAMPLES = settings(max_examples=settings.default.max_examples // 5)
 #: What JSON cannot hold, or gives back as something else.
 STRANGE = [(1, 2), {3: "x"}, {True: 1}, {None: 1}, {1, 2}, b"x", 1j, np.arange(3), np.int64(3), object(), range(2)]
 

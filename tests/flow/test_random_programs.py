@@ -12,6 +12,7 @@ import pytest
 import actorflow as af
 import actorflow.array as xp
 from actorflow.runtime.call import reached
+from tests.support.effort import slow
 from tests.support.flow_programs import BODIES, SHAPE, Eager, Graphs, Program
 
 COUNT = 3000 if os.environ.get("ACTORFLOW_FULL_TESTS") else 40
@@ -25,7 +26,7 @@ def drawn(seed: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 
 
 @pytest.mark.any_loop
-@pytest.mark.together("seed", range(COUNT), at_once=4)
+@pytest.mark.together("seed", slow(range(COUNT), but=range(24)), at_once=3)
 async def test_values_and_gradients(seed: int) -> None:
     calls = seed % 8 == 7
     program = Program(seed, random.Random(seed).randint(1, 3), (*BODIES, "call") if calls else BODIES)

@@ -136,12 +136,12 @@ def _check(nodes: list[NodeProto], shape: tuple[int, ...], constants: dict[str, 
     assert found == {}
 
 
-@pytest.mark.together("program", PROGRAMS, ids="; ".join, at_once=17)
+@pytest.mark.together("program", PROGRAMS, ids="; ".join, at_once=9)
 def test_programs_of_lengths(program: list[str]) -> None:
     _check(_nodes(program), (3, 4), CONSTANTS)
 
 
-@pytest.mark.together("program", IMAGES, ids="; ".join, at_once=8)
+@pytest.mark.together("program", IMAGES, ids="; ".join, at_once=4)
 def test_programs_of_images(program: list[str]) -> None:
     _check(_nodes(program), (2, 2, 4, 5), OF_IMAGES)
 

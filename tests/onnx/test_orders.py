@@ -108,7 +108,7 @@ def compare(proto: Any, feeds: dict[str, Any], rtol: float = 1e-4, atol: float =
         np.testing.assert_allclose(got, want, rtol=rtol, atol=atol, err_msg=name)
 
 
-@pytest.mark.together("case", CASES, ids=lambda case: " ".join(map(str, case[:3])), at_once=24)
+@pytest.mark.together("case", CASES, ids=lambda case: " ".join(map(str, case[:3])), at_once=12)
 def test_behind_a_convolution(case: tuple[Any, ...]) -> None:
     operator, inputs, attributes, count = (*case, *({}, 1)[len(case) - 2 :])[:4]
     attributes = {name: each for name, each in attributes.items() if each is not None}

@@ -86,7 +86,7 @@ class TestTrained:
         [
             ("det", [(1, 3, 64, 96), (1, 3, 96, 64), (2, 3, 32, 160)]),
             ("cls", [(1, 3, 48, 192), (5, 3, 48, 192), (2, 3, 48, 96)]),
-            ("rec", [(1, 3, 48, 320), (3, 3, 48, 100), (1, 3, 48, 61)]),
+            ("rec", [(1, 3, 48, 160), (3, 3, 48, 100), (1, 3, 48, 61)]),
         ],
     )
     async def test_text_in_pictures(self, name: str, shapes: list[tuple[int, ...]], backend: str) -> None:

@@ -412,6 +412,7 @@ for kind in (TensorProto.INT32, TensorProto.INT64):
 """
 
 
+@pytest.mark.slow
 def test_the_least_integer_is_divided_by_minus_one() -> None:
     """As a trap of the processor, which would end the process; here and in a loop."""
     found = run_program("-c", DIVISION, folder=ROOT)

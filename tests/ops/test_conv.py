@@ -22,7 +22,7 @@ from tests.ops.test_values import check_values
 from tests.support.layouts import LAYOUTS
 
 
-@settings(deadline=None)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(
     convolutions(),
     st.sampled_from(["float32", "float64"]),

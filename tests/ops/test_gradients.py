@@ -44,7 +44,7 @@ SMOOTH = [each for each in samples() if has_slopes(*each)]
 SMALL = [(row, sample) for row, sample in SMOOTH if is_small(sample) and is_real(row, sample)]
 
 
-@pytest.mark.together(("row", "sample"), cases(SMALL), at_once=15)
+@pytest.mark.together(("row", "sample"), cases(SMALL), at_once=8)
 def test_gradients_are_those_of_differences(row: Row, sample: Sample) -> None:
     arrays = sample.inputs("float64")
     check_gradient(sample.operation, *arrays, wrt=by(sample, arrays))
@@ -60,7 +60,7 @@ TWICE = [each for each in _first(SMOOTH) if each[0].orders > 1 and not each[0].n
 TWICE += [each for each in calls() if has_slopes(*each)]
 
 
-@pytest.mark.together(("row", "sample"), cases(TWICE), at_once=25)
+@pytest.mark.together(("row", "sample"), cases(TWICE), at_once=12)
 def test_gradients_of_gradients_are_those_of_differences(row: Row, sample: Sample) -> None:
     """Along one direction: that of the loss, and of its own slope along it."""
     given = sample.inputs("float64")

@@ -33,7 +33,7 @@ def test_any_parameters(library: str) -> None:
     """What infer says is what a kernel gives, and nothing takes time or memory by the word of a parameter alone."""
     if library == "onednn" and why_not():
         pytest.skip(why_not())
-    count = (1_000 if library == "numpy" else 300) * (100 if FULL else 1)
+    count = (600 if library == "numpy" else 300) * (100 if FULL else 1)
     first, ended = 0, 0
     while True:
         program = ("-m", "tests.support.parameters", library, 1, first, count)

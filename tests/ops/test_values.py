@@ -67,7 +67,7 @@ def test_values_of_special_numbers(compute: Any, row: Row) -> None:
         check_values(compute, row, row.special, dtype, "C")
 
 
-@pytest.mark.together("row", COMPARED, ids=str, at_once=10)
+@pytest.mark.together("row", COMPARED, ids=str, at_once=5)
 def test_values(compute: Any, row: Row) -> None:
     for sample in row.samples:
         for dtype in sample.dtypes(row):

@@ -72,7 +72,7 @@ async def resumes_everywhere(recipe: Recipe, concurrency: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=3_000 if FULL else 60)
+@settings(max_examples=3_000 if FULL else 40)
 @given(recipes(*ORDERED), st.integers(1, 6))
 @example(Recipe("list", 10, (Step("flat_map", 2, 1), Step("shuffle", 2, 1), Step("repeat", 4, 0))), 1)
 @example(Recipe("async", 12, (Step("branch", 3, 5), Step("batch", 3, 0))), 2)
@@ -96,7 +96,7 @@ async def loses_nothing(recipe: Recipe, cut: float, concurrency: int) -> None:
     await running.aclose()
 
 
-@settings(max_examples=1_500 if FULL else 60)
+@settings(max_examples=1_500 if FULL else 30)
 @given(recipes(*KEEPING, *UNORDERED), st.floats(0, 1), st.integers(1, 6))
 @example(Recipe("list", 20, (Step("unordered map", 5, 1), Step("unordered map", 3, 2))), 0.5, 1)
 @example(Recipe("list", 20, (Step("unordered flat_map", 5, 1), Step("shuffle", 3, 2))), 0.5, 1)

@@ -17,7 +17,7 @@ from tests.plan.test_random_fusion import assert_same
 from tests.support.effort import FULL, slow
 from tests.support.random_graphs import LENGTHS, OpenGraphs, cases
 
-GRAPHS, BLOCK = (3_000, 50) if FULL else (20, 5)
+GRAPHS, BLOCK = (3_000, 50) if FULL else (20, 2)
 FRAMES = 5
 SETTINGS: list[dict[str, Any]] = [{}, {"place": "sim:0"}, {"place": "sim:0", "capture": True}, {"sequential": True}]
 
@@ -70,7 +70,7 @@ async def compared(seed: int, setting: dict[str, Any]) -> tuple[OpenGraphs, int]
         return graphs, FRAMES
 
 
-@pytest.mark.parametrize("first", slow(range(0, GRAPHS, BLOCK), but={10}))
+@pytest.mark.parametrize("first", slow(range(0, GRAPHS, BLOCK), but={10, 12}))
 async def test_open_axes_give_what_closed_ones_give(first: int) -> None:
     for seed in range(first, first + BLOCK):
         await compared(seed, SETTINGS[seed % len(SETTINGS)])

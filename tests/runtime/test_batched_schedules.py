@@ -19,7 +19,7 @@ from actorflow.runtime.batched import Batcher
 from actorflow.testing import virtual_time_loop
 from tests.support.effort import FULL, slow
 
-SCHEDULES, PER_TEST = (10_000, 500) if FULL else (300, 50)
+SCHEDULES, PER_TEST = (10_000, 500) if FULL else (300, 25)
 HORIZON_S = 0.03
 #: Arguments that a batcher refuses, in place of right ones.
 MISTAKES: tuple[dict[str, Any], ...] = (

@@ -13,7 +13,7 @@ import actorflow as af
 from tests.runtime.test_batched import on_virtual_time
 from tests.support.effort import FULL
 
-SEEDS = 2_000 if FULL else 30
+SEEDS = 2_000 if FULL else 20
 FRAMES = 60
 
 
@@ -43,7 +43,7 @@ class Service:
                     steps.append(len(self.frames) - begun)
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, 30))
+@pytest.mark.parametrize("first", range(0, SEEDS, 10))
 def test_rows_are_computed_in_proportion_to_weights(first: int) -> None:
     async def main(draw: random.Random) -> None:
         service = Service(draw.choice((1, 3, 8)))
@@ -68,7 +68,7 @@ def test_rows_are_computed_in_proportion_to_weights(first: int) -> None:
         assert waited
         assert max(waited) <= 2 + math.ceil(others / service.max_rows)
 
-    for seed in range(first, first + 30):
+    for seed in range(first, first + 10):
         try:
             on_virtual_time(lambda seed=seed: main(random.Random(seed)))  # type: ignore[misc]
         except BaseException as error:

@@ -19,7 +19,7 @@ from actorflow.ops.cpu import linalg
 from actorflow.testing import virtual_time_loop
 from tests.support.effort import FULL, slow
 
-SCHEDULES, PER_TEST = (10_000, 500) if FULL else (300, 25)
+SCHEDULES, PER_TEST = (10_000, 500) if FULL else (300, 15)
 NAMES = ("first", "second", "third")
 #: What a swap adds to the number of the one before; updates of frames add 1.
 VERSION = 1000

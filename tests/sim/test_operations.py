@@ -66,7 +66,7 @@ async def test_forwards(name: str) -> None:
     assert_same(*found)
 
 
-@pytest.mark.together("name", BACKWARDS, at_once=20)
+@pytest.mark.together("name", BACKWARDS, at_once=10)
 async def test_backwards(name: str) -> None:
     found = []
     for place in ("sim:0", "cpu"):

@@ -72,7 +72,7 @@ SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
     average=st.booleans(),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=1_000 if FULL else 15)
+@settings(max_examples=1_000 if FULL else 8)
 def test_any_tensors_at_any_places(
     tensors: list[Tensor], places: list[str], bucket_bytes: int, average: bool, seed: int
 ) -> None:

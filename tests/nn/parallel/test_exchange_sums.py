@@ -112,7 +112,7 @@ async def test_all_reduce_again_in_one_graph() -> None:
     seed=st.integers(0, 1000),
     in_flight=st.integers(1, 4),
 )
-@settings(max_examples=1_000 if FULL else 15)
+@settings(max_examples=1_000 if FULL else 8)
 def test_the_result_does_not_depend_on_timing(places: list[str], seed: int, in_flight: int) -> None:
     names = [f"y{i}" for i in range(len(places))]
 
