@@ -107,6 +107,10 @@ FAULTS = [
     Planted("ranks", "ranks.edges:Exchange.send", "serial % WINDOW", "0"),
     Planted("ranks", f"{_PEERS}._heard_agreed", "answer.set_result(None)", "pass"),
     Planted("ranks", "ranks.edges:Exchange.receive", "serial % WINDOW", "0"),
+    Planted("crossings", f"{_PEERS}._full", "serial - oldest >= WINDOW", "False"),
+    Planted("crossings", f"{_PEERS}._after_end", "if serial >= end:", "if False:"),
+    Planted("crossings", f"{_PEERS}._heard_ended", "[frame for frame in self._frames if frame >= serial]", "[]"),
+    Planted("crossings", f"{_PEERS}._heard_stopped", "if serial >= self._done.frames:", "if False:"),
     # Accelerators.
     Planted("accelerators", "actors.frame:Frame.announce", "if fence is not None:", "if False:"),
     Planted("accelerators", "devices.stream:StreamLane.wait_until", "self.stream.wait(other.mark(number))", "pass"),

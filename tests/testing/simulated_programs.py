@@ -6,17 +6,20 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 import actorflow as af
 import actorflow.array as xp
 from actorflow.checkpoint.file import DamagedError
+from actorflow.ranks import edges, peers
 from actorflow.serve.app import SERVICE
 from actorflow.testing import Faults, InjectedError, Simulated, SimulationError, shrink, simulate
 
@@ -242,6 +245,45 @@ async def ranks() -> object:
             result = await graph.run({parts[world.rank]: [world.rank, 10 * number]}, fetch=total)
             found += [value.tolist() for value in dict(result).values()]
         assert found == ([[1.0, 20.0 * number] for number in range(4)] if world.rank == 0 else []), found
+        return found
+
+
+async def crossings() -> object:
+    """Frames of two ranks overtake each other where few have messages of their own; one rank leaves a stream early."""
+    world = af.world()
+
+    async def late(a: np.ndarray) -> np.ndarray:
+        await asyncio.sleep(float(a[0]) % 4 * 0.002)
+        return a.copy()
+
+    async with af.Graph("crossings") as graph:
+        x = graph.blob("x", [2], place="0/cpu")
+        with graph.at("1/cpu"):
+            h = graph.function("late", late, x.spec)(x)
+            z = af.ops.scale(x, 3.0, name="z")
+        with graph.at("0/cpu"):
+            y = af.ops.scale(h, 2.0, name="y")
+        found: list[object] = []
+        for number in range(6):
+            fetch, factor, rank = ((y, 2.0, 0), (z, 3.0, 1))[number // 2 % 2]
+            feeds = [{x: np.full(2, 10 * number + k, np.float32)} for k in range(5)]
+            try:
+                at = 0
+                async with aclosing(graph.stream(feeds, fetch=[fetch], in_flight=4)) as results:
+                    async for result in results:
+                        expected = [feeds[at][x].tolist()] if world.rank == rank else []
+                        values = [(value / factor).tolist() for value in dict(result).values()]
+                        assert values == expected, (number, at, values)
+                        at += 1
+                        if number % 3 == world.rank and at == 2:
+                            break
+                    else:
+                        assert at == 5, (number, at)
+            except af.PeerFailedError as error:
+                left = any(words in str(error) for words in ("was cancelled", "ended its stream"))
+                if not faulty.get() and not (left and number % 3 == 1 - world.rank):
+                    raise
+            found.append((number, at))
         return found
 
 
@@ -676,11 +718,12 @@ async def lying_disks() -> object:
 
 @dataclass(frozen=True)
 class Kind:
-    """A program, what goes wrong under every second seed, and on how many ranks it runs."""
+    """A program, what goes wrong under every second seed, its ranks, and how many frames have tags of their own."""
 
     program: Program
     faults: Faults = FAULTS
     ranks: int = 1
+    window: int = edges.WINDOW
 
     def simulate(self, seed: int) -> Simulated | BaseException:
         """What it does under a seed; the error that it ends with, if that follows from a fault.
@@ -703,12 +746,14 @@ class Kind:
         token = faulty.set(bool(seed % 2))
         try:
             faults = self.faults if seed % 2 else None
-            return run(self.program, seed=seed, ranks=self.ranks, faults=faults, time_limit_s=1000)
+            with mock.patch.object(edges, "WINDOW", self.window), mock.patch.object(peers, "WINDOW", self.window):
+                return run(self.program, seed=seed, ranks=self.ranks, faults=faults, time_limit_s=1000)
         finally:
             faulty.reset(token)
             forget_journals()
 
 
+OF_RANKS = replace(FAULTS, cancels=0.0, stops=0.2, freezes=0.2, late=0.05, cuts=0.2)
 KINDS: dict[str, Kind] = {
     each.__name__: Kind(each)
     for each in (
@@ -716,7 +761,8 @@ KINDS: dict[str, Kind] = {
         loops, accelerators, pipelines, merges, arrays,
     )
 } | {
-    "ranks": Kind(ranks, replace(FAULTS, cancels=0.0, stops=0.2, freezes=0.2, late=0.05, cuts=0.2), 2),
+    "ranks": Kind(ranks, OF_RANKS, 2),
+    "crossings": Kind(crossings, OF_RANKS, 2, window=3),
     "checkpoints": Kind(checkpoints, Faults(slow=0.1, fails=0.02, full=0.03, power=0.05)),
     "lying_disks": Kind(lying_disks, Faults(lies=0.3, power=0.1)),
     "serving": Kind(serving, replace(FAULTS, late=0.02, hangs_up=0.1)),
