@@ -148,6 +148,8 @@ class Kernel:
 
 
 _kernels: dict[KernelKey, Kernel] = {}
+#: Operations and kinds of devices of which some kernel looks at the operation's parameters.
+_choosy: set[tuple[str, str]] = set()
 #: (kind of device, library) -> what makes kernels of operations that say themselves how they are computed.
 _makers: dict[tuple[str, str], Callable[[type[Operation], KernelKey], Kernel | None]] = {}
 #: Operations that the makers have no kernel for.
@@ -214,7 +216,8 @@ def kernel(
                 raise GraphError(f"a kernel is already registered for {key}: {_kernels[key].function!r}")
         flags = (returns, random, inplace, supports, captures, threaded, joins, keeps, bind)
         is_own = getattr(function, "__module__", "").startswith("actorflow.ops.")
-        _kernels.update({key: Kernel(key, function, *flags, is_own=is_own) for key in keys})
+        for key in keys:
+            _keep(Kernel(key, function, *flags, is_own=is_own))
         return function
 
     return register
@@ -294,16 +297,19 @@ def lookup(operation: Operation, device: str, library: str, dtype: np.dtype[Any]
     if made is None:
         _refused.add((kind, key))
         return None
-    made = _kernels[made.key] = replace(made, made_for=kind)
-    return made
+    return _keep(replace(made, made_for=kind))
+
+
+def _keep(kernel: Kernel) -> Kernel:
+    _kernels[kernel.key] = kernel
+    if kernel.supports is not None:
+        _choosy.add((kernel.key.operation, kernel.key.device))
+    return kernel
 
 
 def may_refuse(operation: Operation, device: str) -> bool:
     """Return whether a kernel for a kind of operation looks at the operation's parameters."""
-    return any(
-        key.operation == operation.kind and key.device == device and known.supports is not None
-        for key, known in [*_kernels.items()]  # a copy, as another thread may have one made
-    )
+    return (operation.kind, device) in _choosy
 
 
 def registered_kernels() -> tuple[KernelKey, ...]:

@@ -55,7 +55,6 @@ class Selector:
         self._hints = hints or Hints()
         self._options = options
         self._choices: dict[Any, Choice] = {}
-        self._refusals: dict[tuple[str, str], bool] = {}
         self._last: tuple[Operation, Place, np.dtype[Any], Hints | None, Choice] | None = None
 
     def choose(self, op: Op, operation: Operation, place: Place, dtype: np.dtype[Any]) -> Choice:
@@ -77,16 +76,10 @@ class Selector:
             except KernelNotFoundError as error:
                 raise KernelNotFoundError(f"op {op.name!r}: {error}\n  created at {op.site}") from None
             # A kernel that refused these parameters might take the next ones.
-            if not (self._may_refuse(operation, place.kind) or self._may_refuse(operation, _HOST.kind)):
+            if not any(registry.may_refuse(operation, kind) for kind in (place.kind, _HOST.kind)):
                 self._choices[key] = choice
         self._last = (operation, place, dtype, op.hints, choice)
         return choice
-
-    def _may_refuse(self, operation: Operation, device: str) -> bool:
-        found = self._refusals.get((operation.kind, device))
-        if found is None:
-            found = self._refusals[operation.kind, device] = registry.may_refuse(operation, device)
-        return found
 
     def _choose(self, operation: Operation, place: Place, dtype: np.dtype[Any], hints: Hints) -> Choice:
         forced = hints.force_cpu and not device_kind(place.kind).is_host
