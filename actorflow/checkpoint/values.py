@@ -31,7 +31,10 @@ from actorflow.ops.collective import AllReduce
 from actorflow.ops.fills import Numbers
 from actorflow.ops.function import Function
 from actorflow.ops.fused import Followed
+from actorflow.ops.nn.updates import Update
 from actorflow.ops.operation import SAVABLE, Operation
+from actorflow.ops.rows import Elementwise
+from actorflow.ops.shaping import Arrangement
 from actorflow.ops.step import Step
 from actorflow.ops.transfer import Receive, Send, Stage, Transfer
 from actorflow.place import Place
@@ -43,6 +46,7 @@ _LONGEST = 1 << 16  # entries of a tuple, at most
 _LARGEST = 1 << 128  # integers are less than this: seeds are the largest ones
 _LONGEST_DTYPE = 40
 _PLANNED = (Followed, Receive, Send, Stage, Transfer)  # operations that plans are made of, and graphs are not
+_BASES = (Arrangement, Elementwise, Update)  # which operations are derived from
 _OWN = ("actorflow.nn.", "actorflow.onnx.", "actorflow.ops.")  # where objects of the package are that a file may name
 
 Array = npt.NDArray[Any]
@@ -65,7 +69,7 @@ def kinds() -> Mapping[str, type[Any]]:
         name, module = kind.__name__, kind.__module__
         # A dataclass with slots is made twice, and the first one is known as a subclass, too.
         is_there = module.startswith("actorflow.ops.") and getattr(import_module(module), name, None) is kind
-        if is_there and "__dataclass_params__" in vars(kind) and name[0] != "_" and kind not in _PLANNED:
+        if is_there and name[0] != "_" and kind not in (*_PLANNED, *_BASES):
             found[name] = kind
     return found
 

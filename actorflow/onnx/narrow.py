@@ -58,7 +58,6 @@ class Convert(Operation):
 
 
 @savable
-@dataclass(frozen=True)
 class DynamicQuantizeLinear(Operation):
     """Numbers as unsigned integers of 8 bits, their scale and their zero point: 0 and all of them between 0 and 255."""
 

@@ -510,7 +510,6 @@ def _summed(kind: str, kinds: str, inputs: Sequence[TensorSpec]) -> tuple[Tensor
     return (TensorSpec(shape, first.dtype),)
 
 
-@dataclass(frozen=True)
 class Sum(Elementwise):
     """``y = terms[0] + terms[1] + ...``, added in this order; see `add`. The sum along axes is `ReduceSum`."""
 
@@ -721,7 +720,6 @@ def as_dtype(x: X, dtype: DType) -> X:
     return x if x.dtype == dtype else cast(x, dtype)
 
 
-@dataclass(frozen=True)
 class Dummy(Operation):
     """``y = x``, once everything in ``after`` has been computed; see `dummy`."""
 

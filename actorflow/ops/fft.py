@@ -84,7 +84,6 @@ class _Transform(Operation):
         return getattr(np.fft, self.function_name)(x, n=self.points, axis=self.axis, norm=self.norm)
 
 
-@dataclass(frozen=True)
 class Fft(_Transform):
     """The discrete Fourier transform; see `fft`."""
 
@@ -95,12 +94,10 @@ class Fft(_Transform):
         return [fit(_resized(back, x.shape[self.axis], self.axis), x)]
 
 
-@dataclass(frozen=True)
 class Ifft(Fft):
     """The inverse of `Fft`; see `ifft`."""
 
 
-@dataclass(frozen=True)
 class Rfft(_Transform):
     """The transform of real numbers; see `rfft`."""
 
@@ -116,7 +113,6 @@ class Rfft(_Transform):
         return [fit(_resized(back, x.shape[self.axis], self.axis), x)]
 
 
-@dataclass(frozen=True)
 class Irfft(_Transform):
     """The inverse of `Rfft`; see `irfft`."""
 

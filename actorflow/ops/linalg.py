@@ -68,7 +68,6 @@ def _has_features(kind: str, name: str, spec: TensorSpec, features: str) -> None
         raise ShapeError(f"{kind}: {name} must have shape (batch, ..., {features}), got {spec}")
 
 
-@dataclass(frozen=True)
 class Inner(Operation):
     """``y = x @ weight.T``; see `inner`."""
 
@@ -94,7 +93,6 @@ class Inner(Operation):
         return [apply(InnerDown(), g, weight) if wanted[0] else None, apply(InnerWeight(), g, x) if wanted[1] else None]
 
 
-@dataclass(frozen=True)
 class InnerDown(Operation):
     """``dx = g @ weight``: the data gradient of `Inner`.
 
@@ -120,7 +118,6 @@ class InnerDown(Operation):
         return [apply(Inner(), c, weight) if wanted[0] else None, apply(InnerWeight(), g, c) if wanted[1] else None]
 
 
-@dataclass(frozen=True)
 class InnerWeight(Operation):
     """``dweight = g.T @ x``: the weight gradient of `Inner`.
 
@@ -146,7 +143,6 @@ class InnerWeight(Operation):
         return [apply(Inner(), x, c) if wanted[0] else None, apply(InnerDown(), g, c) if wanted[1] else None]
 
 
-@dataclass(frozen=True)
 class Bias(Operation):
     """``y = x + bias``, over the last axis; see `bias`."""
 
@@ -168,7 +164,6 @@ class Bias(Operation):
         return [g if wanted[0] else None, apply(BiasDown(), g) if wanted[1] else None]
 
 
-@dataclass(frozen=True)
 class BiasDown(Operation):
     """``dbias = g`` summed over all axes but the last: the gradient of `Bias`.
 
@@ -793,7 +788,6 @@ class Cholesky(_OfMatrices):
         return [0.5 * (found + _transposed(found))]
 
 
-@dataclass(frozen=True)
 class Det(_OfMatrices):
     """The determinants; see `det`."""
 
@@ -804,7 +798,6 @@ class Det(_OfMatrices):
         return [grads[0][..., None, None] * apply(Cofactors(), op.inputs[0])]
 
 
-@dataclass(frozen=True)
 class Cofactors(_OfMatrices):
     """The matrices of cofactors, conjugated: ``det(x).conj() * inv(x).H`` where there is an inverse."""
 
@@ -823,7 +816,6 @@ class Cofactors(_OfMatrices):
         return [share[..., None, None] * y - back @ _transposed(det(x)[..., None, None] * g) @ back]
 
 
-@dataclass(frozen=True)
 class Slogdet(_OfMatrices):
     """Signs and logarithms of determinants; see `slogdet`."""
 
@@ -839,7 +831,6 @@ class Slogdet(_OfMatrices):
         return [plus(*terms)[..., None, None] * _transposed(inv(x)) if terms else None]
 
 
-@dataclass(frozen=True)
 class Inv(_OfMatrices):
     """The inverses; see `inv`."""
 
@@ -848,7 +839,6 @@ class Inv(_OfMatrices):
         return [-(back @ grads[0] @ back)]
 
 
-@dataclass(frozen=True)
 class Solve(Operation):
     """The solutions of linear equations; see `solve`."""
 
@@ -1019,7 +1009,6 @@ class Svd(_OfMatrices):
         return [plus(*terms, *([u @ plus(*middle) @ vh] if middle else []))]
 
 
-@dataclass(frozen=True)
 class Pinv(Operation):
     """The pseudo-inverses, with a tolerance for each matrix; see `pinv`."""
 

@@ -94,7 +94,6 @@ class _Scan(_AlongAxis):
             return found.astype(dtype, copy=False)
 
 
-@dataclass(frozen=True)
 class CumSum(_Scan):
     """The sums so far along an axis; see `cumsum`."""
 
@@ -105,7 +104,6 @@ class CumSum(_Scan):
         return [apply(replace(self, reverse=not self.reverse), grads[0])]
 
 
-@dataclass(frozen=True)
 class CumProd(_Scan):
     """The products so far along an axis; see `cumprod`."""
 

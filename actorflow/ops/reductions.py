@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Protocol
 
@@ -28,7 +27,6 @@ from actorflow.ops.shaping import (
 from actorflow.spec import TensorSpec, following
 
 
-@dataclass(frozen=True)
 class ReduceMean(Reduction):
     """The mean along axes; see `mean`."""
 
@@ -65,7 +63,6 @@ class _Extreme(Reduction):
         return [found * (expand_like(self, g, x) / count)]
 
 
-@dataclass(frozen=True)
 class ReduceMax(_Extreme):
     """The largest element along axes; see `max`."""
 
@@ -73,7 +70,6 @@ class ReduceMax(_Extreme):
     ufunc = np.maximum
 
 
-@dataclass(frozen=True)
 class ReduceMin(_Extreme):
     """The smallest element along axes; see `min`."""
 
@@ -92,7 +88,6 @@ class _Boolean(Reduction):
         return (TensorSpec(self.reduced(inputs[0]), np.dtype(np.bool_)),)
 
 
-@dataclass(frozen=True)
 class ReduceAny(_Boolean):
     """True where any element along axes is; see `any`."""
 
@@ -100,7 +95,6 @@ class ReduceAny(_Boolean):
     ufunc = np.logical_or
 
 
-@dataclass(frozen=True)
 class ReduceAll(_Boolean):
     """True where all elements along axes are; see `all`."""
 
@@ -108,7 +102,6 @@ class ReduceAll(_Boolean):
     ufunc = np.logical_and
 
 
-@dataclass(frozen=True)
 class CountNonzero(Reduction):
     """The number of elements along axes that are not 0; see `count_nonzero`."""
 
@@ -122,7 +115,6 @@ class CountNonzero(Reduction):
         return (TensorSpec(self.reduced(inputs[0]), np.dtype(np.int64)),)
 
 
-@dataclass(frozen=True)
 class _Position(Reduction):
     """Index of the extreme along one axis, or in the flattened array; no gradient."""
 
@@ -136,12 +128,10 @@ class _Position(Reduction):
         return (TensorSpec(self.reduced(inputs[0]), np.dtype(np.int64)),)
 
 
-@dataclass(frozen=True)
 class ArgMax(_Position):
     """Index of the largest element; see `argmax`."""
 
 
-@dataclass(frozen=True)
 class ArgMin(_Position):
     """Index of the smallest element; see `argmin`."""
 
@@ -151,7 +141,6 @@ def _check_some(kind: str, reduction: Reduction, x: TensorSpec) -> None:
         raise ShapeError(f"{kind}: x must have at least 1 element along the axes, got {x}")
 
 
-@dataclass(frozen=True)
 class ReduceProd(Reduction):
     """The product along axes; see `prod`."""
 

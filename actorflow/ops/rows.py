@@ -252,6 +252,8 @@ def operation_class(
         **({} if check is None else {"infer": infer}),
     }
     kind = kind or "".join(part.capitalize() for part in name.split("_"))
+    if not fields:
+        return type(kind, (Elementwise,), {**namespace, "__module__": module})
     made = make_dataclass(kind, fields, bases=(Elementwise,), namespace=namespace, frozen=True)
     made.__module__ = module
     return made

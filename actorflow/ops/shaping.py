@@ -358,7 +358,6 @@ class Reduction(Operation):
         return Cost(others=inputs[0].size)
 
 
-@dataclass(frozen=True)
 class ReduceSum(Reduction):
     """The sum along axes; see `actorflow.ops.sum`."""
 

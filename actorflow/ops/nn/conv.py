@@ -102,7 +102,6 @@ class _Convolution(Operation):
             raise ShapeError(f"{self.kind}: {what}, {channels}, must be a multiple of groups, {self.groups}")
 
 
-@dataclass(frozen=True)
 class Conv(_Convolution):
     """Cross-correlation of images with kernels; see `conv`."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, make_dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -93,7 +93,6 @@ class _Forward(LabelLoss):
         return (TensorSpec(labels.shape if self.reduction == "none" else (), x.dtype),)
 
 
-@dataclass(frozen=True)
 class SoftmaxLoss(_Forward):
     """``-log(softmax(x)[label])``; see `softmax_loss`."""
 
@@ -101,7 +100,6 @@ class SoftmaxLoss(_Forward):
         return [apply(SoftmaxLossDown(*self.settings), grads[0], *op.inputs), *[None] * (len(wanted) - 1)]
 
 
-@dataclass(frozen=True)
 class SoftmaxLossDown(LabelLoss):
     """``dx = g * (softmax(x) - one_hot(labels)) * weight / total weight``: the gradient of `SoftmaxLoss`.
 
@@ -126,7 +124,6 @@ class SoftmaxLossDown(LabelLoss):
         return composed_gradient(down, op, grads, wanted)
 
 
-@dataclass(frozen=True)
 class NllLoss(_Forward):
     """``-x[label]``; see `nll_loss`."""
 
@@ -343,7 +340,7 @@ def _pair_loss(
     kind = "".join(part.capitalize() for part in name.split("_"))
     space = {"__doc__": f"See `{name}`.", "__module__": __name__, "cuda": cuda}
     methods = {key: staticmethod(function) for key, function in functions.items()}
-    made: type[PairLoss] = make_dataclass(kind, (), bases=(PairLoss,), namespace=space | methods, frozen=True)
+    made: type[PairLoss] = type(kind, (PairLoss,), space | methods)
 
     def form(x: X, target: X, *, reduction: str = "mean", scale: float = 1.0, name: str | None = None) -> X:
         return blob_of(made(reduction, scale), x, target, name=name)

@@ -175,7 +175,6 @@ class BatchNormInference(Operation):
         return [*apply(BatchNormInferenceDown(self.epsilon), grads[0], x, scale, mean, variance), None, None]
 
 
-@dataclass(frozen=True)
 class BatchNormInferenceDown(BatchNormDown):
     """The gradient of `BatchNormInference`."""
 

@@ -109,7 +109,6 @@ class MaxPool(_MaxPool):
         return [apply(MaxPoolDown(**self.how), grads[0], op.inputs[0], op.outputs[0])]
 
 
-@dataclass(frozen=True)
 class MaxPoolDown(_MaxPool):
     """The gradient of `MaxPool`: each window's gradient goes to its first maximum, in the order of memory.
 
@@ -191,7 +190,6 @@ def _share(count: int) -> float:
     return 1 / count
 
 
-@dataclass(frozen=True)
 class GlobalAverage(Operation):
     """The average over all spatial axes; see `global_average`."""
 

@@ -61,7 +61,6 @@ def before_activation(g: Any, activations: Any) -> Any:
     return g * concat([i * (1.0 - i), f * (1.0 - f), 1.0 - z * z, o * (1.0 - o)], axis=1)
 
 
-@dataclass(frozen=True)
 class LSTMGatesDown(Operation):
     """The gradient of `LSTMGates` by the gates and the cell, from its states and activations."""
 
@@ -83,7 +82,6 @@ def _gates_down(g_hidden: Any, g_cell: Any, cell: Any, new_cell: Any, activation
     return before_activation(concat([d * z, d * cell, d * i, g_hidden * t], axis=1), activations), d * f
 
 
-@dataclass(frozen=True)
 class LSTMGates(Operation):
     """The new state of one step, from the gates before their activations; see `lstm_cell`.
 
@@ -188,7 +186,6 @@ class _Sequence(Operation):
         return made
 
 
-@dataclass(frozen=True)
 class _SequenceDown(Operation):
     """Base of gradients of sequences by all inputs, back through all steps.
 
@@ -265,7 +262,6 @@ class LSTM(_Sequence):
         return (hidden, cell), (activations, cell)
 
 
-@dataclass(frozen=True)
 class LSTMDown(_SequenceDown):
     """The gradient of `LSTM` by all its inputs. A second array of cells is the gradient by those of each step."""
 

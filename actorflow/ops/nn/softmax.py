@@ -35,7 +35,6 @@ class _Softmax(Operation):
         return (x,)
 
 
-@dataclass(frozen=True)
 class Softmax(_Softmax):
     """``y = exp(x) / sum(exp(x))`` along an axis; see `softmax`."""
 
@@ -43,7 +42,6 @@ class Softmax(_Softmax):
         return [apply(SoftmaxDown(self.axis), grads[0], op.outputs[0])]
 
 
-@dataclass(frozen=True)
 class SoftmaxDown(_Softmax):
     """``dx = y * (g - sum(g * y))`` along an axis: the gradient of `Softmax`.
 
@@ -57,7 +55,6 @@ class SoftmaxDown(_Softmax):
         return composed_gradient(lambda g, y: y * (g - along(g * y)), op, grads, wanted)
 
 
-@dataclass(frozen=True)
 class LogSoftmax(_Softmax):
     """``y = x - log(sum(exp(x)))`` along an axis; see `log_softmax`."""
 

@@ -222,7 +222,6 @@ def state_spec(weight: TensorSpec) -> TensorSpec:
 _SCALAR = TensorSpec((), np.dtype(np.float64))
 
 
-@dataclass(frozen=True)
 class SquareSum(Operation):
     """``y = sum(x ** 2)`` over all elements, in float64 whatever the dtype of ``x``."""
 
@@ -265,7 +264,6 @@ class NormFactor(Operation):
         return [where(limits, slope, 0.0)] * len(op.inputs)
 
 
-@dataclass(frozen=True)
 class ScaleBy(Operation):
     """``y = factor * x``, with a factor that is computed."""
 
