@@ -20,7 +20,7 @@ _T = TypeVar("_T")
 _F = TypeVar("_F", bound="asyncio.Future[Any]")
 #: Work that says after each step that it can be interrupted, and, unless it is a short one, for how many it counts; it
 #: returns its result.
-Steps: TypeAlias = Generator[int | None, None, _T]
+Steps: TypeAlias = Generator[Any, None, _T]
 
 #: Short steps of a slice, a millisecond or less: a number, and not a time, so that programs always do the same.
 _SLICE_STEPS = 16

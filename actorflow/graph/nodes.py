@@ -293,12 +293,12 @@ class Variable(Blob):
         """
         if self._value is None:
             with _drawing:
-                first = self._first() if self._value is None else None
-                if self._value is None:  # it may have been assigned meanwhile
-                    self._value = first
+                self._draw()
         return self._value
 
-    def _first(self) -> npt.NDArray[Any]:
+    def _draw(self) -> None:
+        if self._value is not None:  # another thread was quicker
+            return
         try:
             initial = self._init(self.spec, self.name) if callable(self._init) else self._init
             array = self._initial(initial)
@@ -309,7 +309,9 @@ class Variable(Blob):
             raise GraphError(
                 f"the init of variable {self.name!r} failed with {what}\n  created at {self.site}"
             ) from error
-        return np.array(np.broadcast_to(array, self.shape), order="C", copy=True)
+        first = np.array(np.broadcast_to(array, self.shape), order="C", copy=True)
+        if self._value is None:  # it may have been assigned meanwhile
+            self._value = first
 
     def _initial(self, initial: npt.ArrayLike) -> npt.NDArray[Any]:
         """An initial value, checked: an array of the variable's type, or a scalar for all elements."""
