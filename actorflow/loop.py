@@ -12,16 +12,17 @@ import gc
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Sized
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Self, TypeAlias, TypeGuard, TypeVar
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound="asyncio.Future[Any]")
-#: Work that says after each step that it can be interrupted; it returns its result.
-Steps: TypeAlias = Generator[None, None, _T]
+#: Work that says after each step that it can be interrupted, and, unless it is a short one, for how many it counts; it
+#: returns its result.
+Steps: TypeAlias = Generator[Any, None, _T]
 
-#: Steps of a slice, a millisecond or less: a number, and not a time, so that programs do the same each time they run.
+#: Short steps of a slice, a millisecond or less: a number, and not a time, so that programs always do the same.
 _SLICE_STEPS = 16
 #: Tasks that have been told to end.
 _told: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
@@ -168,6 +169,11 @@ def collector_paused() -> Iterator[None]:
         gc.enable()
 
 
+def look_at(items: Sized) -> int:
+    """The number of short steps that a step counts for which looks at all of some ops, or slots."""
+    return 1 + len(items) // 8
+
+
 def at_once(work: Steps[_T]) -> _T:
     """Do all of some work; returns its result."""
     with collector_paused():
@@ -188,9 +194,10 @@ async def in_slices(work: Steps[_T]) -> _T:
     with closing(work):
         while True:
             with collector_paused():
-                for _ in range(_SLICE_STEPS):
+                left = _SLICE_STEPS
+                while left > 0:
                     try:
-                        next(work)
+                        left -= next(work) or 1
                     except StopIteration as end:
                         return end.value  # type: ignore[no-any-return]
             await asyncio.sleep(0)

@@ -267,7 +267,8 @@ class Graph:
             name: Unique in this graph, or in the scope of the ``with`` block around the call.
             shape: Length of each axis.
             dtype: Type of the elements.
-            init: First value: an array, a scalar for all elements, or a callable ``init(spec, name)`` (`af.nn.init`).
+            init: First value: an array, a scalar for all elements, or a callable ``init(spec, name)`` (`af.nn.init`),
+                which a run calls in a thread where the variables that it reads first are large.
             place: Where it lives; the default is that of `at`.
         Raises:
             GraphError: as for `blob`.

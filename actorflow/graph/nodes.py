@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import lru_cache
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -24,12 +25,15 @@ from actorflow.ops.operators import Operators
 from actorflow.ops.rows import with_constants
 from actorflow.place import Place
 from actorflow.spec import TensorSpec, may_equal
+from actorflow.threads import held_at_fork
 
 if TYPE_CHECKING:
     from actorflow.graph.graph import Graph
 
 _Blobs = TypeVar("_Blobs", bound="Blob | Sequence[Blob]")
 
+#: Held while a variable's first value is computed: a thread may do that, and others ask for it meanwhile.
+_drawing = held_at_fork(RLock(), is_outer=True)
 #: Where the library's own lines are, which errors leave out.
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: Programs of this package's own, whose lines are users' lines.
@@ -288,18 +292,26 @@ class Variable(Blob):
             (<SimArray float32[2] on sim:0>, array([1., 2.], dtype=float32))
         """
         if self._value is None:
-            try:
-                initial = self._init(self.spec, self.name) if callable(self._init) else self._init
-                array = self._initial(initial)
-            except (ActorflowError, KeyboardInterrupt, SystemExit):
-                raise
-            except BaseException as error:  # the user's own function may raise anything
-                what = f"{type(error).__name__}: {text_of(error)}"
-                raise GraphError(
-                    f"the init of variable {self.name!r} failed with {what}\n  created at {self.site}"
-                ) from error
-            self._value = np.array(np.broadcast_to(array, self.shape), order="C", copy=True)
+            with _drawing:
+                self._draw()
         return self._value
+
+    def _draw(self) -> None:
+        if self._value is not None:  # another thread was quicker
+            return
+        try:
+            initial = self._init(self.spec, self.name) if callable(self._init) else self._init
+            array = self._initial(initial)
+        except (ActorflowError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the user's own function may raise anything
+            what = f"{type(error).__name__}: {text_of(error)}"
+            raise GraphError(
+                f"the init of variable {self.name!r} failed with {what}\n  created at {self.site}"
+            ) from error
+        first = np.array(np.broadcast_to(array, self.shape), order="C", copy=True)
+        if self._value is None:  # it may have been assigned meanwhile
+            self._value = first
 
     def _initial(self, initial: npt.ArrayLike) -> npt.NDArray[Any]:
         """An initial value, checked: an array of the variable's type, or a scalar for all elements."""

@@ -72,17 +72,12 @@ class _Symbol(Operators):
 
 
 class _Step(NamedTuple):
-    """An operation of a composition, or a constant.
+    """An operation of a composition, or a constant."""
 
-    Attributes:
-        make: Gives the values of the outputs from those of the inputs.
-        operation: None for a constant.
-    """
-
-    make: Callable[..., Any]
+    make: Callable[..., Any]  # gives the values of the outputs from those of the inputs
     inputs: Sequence[_Symbol]
     outputs: Sequence[_Symbol]
-    operation: Operation | None
+    operation: Operation | None  # None for a constant
 
     def reach(self, active: set[_Symbol]) -> bool:
         """Return whether the outputs change with what is active; then they are active, too."""

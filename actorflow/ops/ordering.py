@@ -31,15 +31,10 @@ from actorflow.spec import TensorSpec, minimum
 
 
 class _AlongAxis(Operation):
-    """Base of operations along one axis, whose results have the shape of ``x``.
-
-    Attributes:
-        axis: The axis.
-        reverse: Whether it goes from the end of the axis on.
-    """
+    """Base of operations along one axis, whose results have the shape of ``x``."""
 
     axis: int
-    reverse: bool
+    reverse: bool  # whether it goes from the end of the axis on
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         axes_of(self.kind, self.axis, len(inputs[0].shape))
@@ -63,17 +58,13 @@ def _shifted(x: X, axis: int, reverse: bool) -> X:
 
 @dataclass(frozen=True)
 class _Scan(_AlongAxis):
-    """A ufunc accumulated over all elements up to each one.
-
-    Attributes:
-        exclusive: Whether the element itself is left out.
-    """
+    """A ufunc accumulated over all elements up to each one."""
 
     takes_complex = True
     ufunc: ClassVar[np.ufunc]
 
     axis: int
-    exclusive: bool = False
+    exclusive: bool = False  # whether the element itself is left out
     reverse: bool = False
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:

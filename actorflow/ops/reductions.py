@@ -186,16 +186,7 @@ class WideForm(Protocol):
 def _form(
     kind: type[Reduction], doc: str, wanted: str, gradient: str, source: str = "", *, example: tuple[str, str]
 ) -> Form:
-    """A functional form.
-
-    Args:
-        kind: The operation.
-        doc: Its result, in one sentence.
-        wanted: Kinds of dtypes that ``x`` may have, in words.
-        gradient: In words.
-        source: Prefix of the name in NumPy.
-        example: Code of ``x`` in an example, and what its rows are reduced to.
-    """
+    """A functional form, with words of its documentation; ``example``: code of ``x``, and what its rows become."""
     name = kind.function_name
 
     def form(x: Any, axis: Axis = None, keepdims: bool = False, name: str | None = None) -> Any:

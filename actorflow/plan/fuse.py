@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from actorflow.devices import device_kind
-from actorflow.loop import Steps
+from actorflow.loop import Steps, look_at
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.elementwise import Divide, Multiply, Sqrt, Subtract, Sum
 from actorflow.ops.fills import Constant, Fill
@@ -47,8 +47,8 @@ _MOST_STEPS, _MOST_INPUTS, _MOST_RESULTS = 32, 8, 8
 #: these, and 3 with a sum. float32: 1 MiB 1.10, 1.76, 1.63, 2.08; 4 MiB 0.81, 1.00, 1.21, 1.25; 8 MiB 0.72, 0.81,
 #: 1.11, 1.09; 16 MiB 0.68, 0.86, 1.02, 0.98. float64: 4 MiB 1.17, 1.19, 1.59, 1.23; 8 MiB 1.01, 0.92, 0.98, 0.84.
 LARGE_BYTES = 8 << 20
-#: Steps of a slice of the loop's time (`actorflow.loop`) that a library takes to read the ops behind a product.
-_READING = 4
+#: Short steps of a slice of the loop's time (`actorflow.loop`) that it takes to try to join an op to a product.
+_JOINING = 8
 _KINDS = (Elementwise, Reduction, Bias, BatchNormInference)
 
 #: Gives the kernel for an operation on arrays of a dtype in the place of an op; None if the device has none.
@@ -89,6 +89,7 @@ def fuse(
             yield
     if not links:
         return None
+    yield look_at(ops)
     parts = {index: [op] for index, op in enumerate(ops) if index in links}  # the chain of each op
     for group in _groups(ops, slots, links):
         yield
@@ -99,7 +100,7 @@ def fuse(
     for op in reversed(ops):  # of several that a chain reads, it takes the result of the last one
         if op.kernel is not None and op.kernel.joins is not None:
             for part in _following(op, parts, joined, links, slots):
-                yield from [None] * _READING
+                yield _JOINING
                 made = joiner.join(part, op)
                 if made is not None:
                     joined.update({each.index: made for each in made.parts})
@@ -399,6 +400,7 @@ def in_new_order(
         yield
     for position, unit in enumerate(order):
         unit.index = position
+    yield look_at(slots)
     for slot in slots:
         consumers: list[int] = []
         known: set[int] = set()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from actorflow.devices.memory import SHARED_BYTES
 from actorflow.errors import GraphError
 from actorflow.graph.nodes import Variable
+from actorflow.loop import Steps
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.transfer import Receive, Stage, Transfer
 from actorflow.place import Place
@@ -22,6 +23,8 @@ _MESSAGES = (AllReduce, Receive, Stage, Transfer)
 _MOST_LOOKED_AT = 32
 #: A value takes no memory of more times its size: ops on several lanes may need pieces that the plan's order does not.
 _MOST_TIMES = 4
+#: Ops, or values, that a step looks at.
+_OPS_PER_STEP = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ def slot_charges(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[int]:
     return charges
 
 
-def rooms_of(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> dict[int, int]:
+def rooms_of(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> Steps[dict[int, int]]:
     """Bytes of the memory that each large value takes, which others have while it is not there.
 
     Each gets the smallest memory that is free from when it is made until it is last read, in the order of the plan: the
@@ -92,6 +95,8 @@ def rooms_of(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> dict[int, int]:
         begins.update(dict.fromkeys(allocated, at))
         for index in freed:
             ends[index] = at
+        if not at % _OPS_PER_STEP:
+            yield
     sizes: dict[Place, dict[int, int]] = {}
     own: set[int] = set()
     over: dict[int, int] = {}  # the value that another is written over
@@ -114,17 +119,27 @@ def rooms_of(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> dict[int, int]:
         last = max((ends[index] for index in op.outputs), default=0)
         for index in kept:
             ends[index] = max(ends[index], last)
-    return {index: room for of_place in sizes.values() for index, room in _placed(of_place, over, begins, ends).items()}
-
-
-def _placed(
-    sizes: Mapping[int, int], over: Mapping[int, int], begins: Mapping[int, int], ends: Sequence[int]
-) -> dict[int, int]:
-    """Bytes of the memory for each value of one place, by the values' bytes, and when they are there."""
+        if not op.index % _OPS_PER_STEP:
+            yield
     rooms: dict[int, int] = {}
+    for of_place in sizes.values():
+        yield from _place(of_place, over, begins, ends, rooms)
+    return rooms
+
+
+def _place(
+    sizes: Mapping[int, int],
+    over: Mapping[int, int],
+    begins: Mapping[int, int],
+    ends: Sequence[int],
+    rooms: dict[int, int],
+) -> Steps[None]:
+    """Find the bytes of the memory for each value of one place, by the values' bytes, and when they are there."""
     largest: dict[int, int] = {}  # memory, by the order of its size
     pieces: list[tuple[int, list[int], list[int]]] = []  # memory, the largest first, and when it is taken
-    for index, size in sorted(sizes.items(), key=lambda each: -each[1]):
+    for n, (index, size) in enumerate(sorted(sizes.items(), key=lambda each: -each[1])):
+        if not n % _OPS_PER_STEP:
+            yield
         if over.get(index) in sizes:
             continue
         begin, end, at = begins[index], ends[index], 0
@@ -143,7 +158,6 @@ def _placed(
         while over.get(root) in sizes:
             root = over[root]
         rooms[index] = rooms[root]
-    return rooms
 
 
 def places_of(slots: Sequence[Slot]) -> tuple[Place, ...]:

@@ -14,7 +14,7 @@ from actorflow.errors import DTypeError, GraphError, KernelNotFoundError, OutOfM
 from actorflow.graph.flow import Loop, Switch, WithBodies
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Node, Op, Variable
-from actorflow.loop import Steps
+from actorflow.loop import Steps, look_at
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.elementwise import Cast, Copy, Sum
 from actorflow.ops.fills import Constant
@@ -87,7 +87,9 @@ def planning(
     ops, fetched = chosen(graph, targets, fed)
     if not ops and not fetched:
         raise GraphError(f"graph {graph.name!r} has no ops to run")
+    yield look_at(ops)
     ordered = in_order(graph, ops)
+    yield look_at(ops)
     check_places(ordered, fetched, graph.world)
     closed = None
     if lengths is not None:
@@ -267,7 +269,7 @@ class _Planner:
                 self._plan_op(op, once)
             else:
                 self._plan_elsewhere(op)
-            yield
+            yield _CHOOSING
         if self._inside is None:
             fetches = {blob: self._fetched(blob, blob.place) for blob in fetched if self._is_brought(blob)}
             results: list[Slot] = []
@@ -281,13 +283,14 @@ class _Planner:
             yield from self._fuse()
         if any(self._graph.budget_of(place) is not None for place in places_of(self._slots)):
             self._save_memory()
-        yield
+        yield look_at(self._slots)
         lengths = remaining_lengths(self._ops, self._slots)
-        yield
+        yield look_at(self._slots)
         roots = put_critical_first(self._ops, self._slots, lengths)
         capture = captures(self._graph)
-        yield
+        yield look_at(self._slots)
         assign_lanes(self._ops, self._slots, lengths, capture)
+        yield look_at(self._slots)
         identity: Identity | None = None
         if self._graph.world.size > 1:
             constants = frozenset(blob for blob, slot in self._values.items() if slot.is_constant)
@@ -682,12 +685,14 @@ class _Planner:
         found = gathered or found
         if found is None:
             return
+        yield look_at(self._slots)
         self._ops = found
         inside = {slot for op in found for part in op.parts for slot in part.outputs} - {
             slot for op in found for slot in op.outputs
         }
         self._slots = [slot for slot in self._slots if slot.index not in inside]
         number = {slot.index: i for i, slot in enumerate(self._slots)}
+        yield look_at(self._slots)
         for op in (*found, *self._folded):
             op.inputs = tuple([number[slot] for slot in op.inputs])
             op.outputs = tuple([number[slot] for slot in op.outputs])
@@ -731,5 +736,7 @@ class _Planner:
 
 #: For functions without inputs and outputs, which have no dtype.
 _ANY = np.dtype(object)
+#: Short steps of a slice of the loop's time (`actorflow.loop`) that it takes to choose an op's kernel.
+_CHOOSING = 2
 _SPEC = attrgetter("spec")
 _OPERATION = attrgetter("operation")

@@ -382,6 +382,7 @@ class Batcher:
             >>> asyncio.run(main())  # more rows than a frame takes: two frames
             ([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2)
         """
+        self._rows.check_caller()
         if self.keeps_state:
             names = ", ".join(map(repr, self._rows.states))
             raise GraphError(
@@ -480,40 +481,32 @@ class Batcher:
     async def _run(
         self, feeds: Mapping[Any, Any] | Request, priority: float, timeout: float | None, session: Session | None = None
     ) -> Result:
-        counters, since, trace = self._counters, perf_counter(), self._rows.trace
-        requests: list[Request] = []
-        futures: list[asyncio.Future[Result | None]] = []
-        timer = None
+        since, requests, timer = perf_counter(), list[Request](), None
         try:
             timeout_s = None if timeout is None else time_limit("timeout", timeout)
             requests = self._enter(feeds, priority, session)
-            futures = [request.future for request in requests]
             if timeout_s is not None:
+                futures = [request.future for request in requests]
                 timer = self._loop.call_later(timeout_s, self.expire, requests, futures, timeout_s)
             parts = []
-            for request, future in zip(requests, futures, strict=True):
-                part = await future
+            for request in requests:
+                part = await request.future
                 parts.append(request.fail() if part is None else part)
             result = parts[0] if len(parts) == 1 else Result.joined(parts)
             if session is not None:
-                session.commit(requests[0].states, requests[0].used, counters)
+                session.commit(requests[0].states, requests[0].used, self._counters)
         except BaseException as error:
-            if futures and futures[0].get_loop().is_closed():  # the task was dropped with its loop
+            if requests and requests[0].future.get_loop().is_closed():  # the task was dropped with its loop
                 raise
             self.note_failure(error, since)
-            for request, future in zip(requests, futures, strict=True):
+            for request in requests:
                 request.error = None
-                future.cancel()
             self.give_up(requests)
             raise
         finally:
             if timer is not None:
                 timer.cancel()
-        counters.finished += 1
-        counters.wait_s.add(requests[-1].started - since)
-        now = perf_counter()
-        counters.latency_s.add(now - since)
-        trace.add_request(since, now, result.frames, "finished")
+        self._count(since, requests[-1].started, result.frames)
         return result
 
     def note_failure(self, error: BaseException, since: float) -> None:
@@ -549,24 +542,26 @@ class Batcher:
         since_s, lead_s = self._loop.time(), 0.0
         if type(priority) is not int or priority:  # few say it
             lead_s = real("priority", priority, finite=False) * AGE_S
-        request, requester = feeds if isinstance(feeds, Request) else rows.read(feeds), rows.requester()
+        request = feeds if isinstance(feeds, Request) else rows.read(feeds)
         if session is not None:
             session.enter(request)
             if request.ahead is not None:
                 request.ahead.is_asked = True
-        most = self._most(request)
+        most = options.max_rows if options.max_cells is None else self._most(request)
         parts = [request] if request.rows <= most else rows.split(request, most)
-        key: Hashable = request.lengths if options.pad is None else None
-        if options.pad is not None and len(parts) > 1:
-            key = request  # frames of its own: parts that are padded like others could not be put together again
-        elif options.key is not None:
+        key: Hashable = request.lengths
+        if options.pad is not None:
+            # Parts that are padded like others could not be put together again: they get frames of their own.
+            key = request if len(parts) > 1 else None
+        if options.key is not None and key is not request:
             key = key, options.key(rows.feeds(request))
         group = self._groups.get(key) or Group(key, key is request, most)
         if self._waiting_rows + request.rows > options.queue_rows:
             raise QueueFullError(rows.name, request.rows, self._waiting_rows, options.queue_rows)
+        requester, create_future = rows.requester(), self._loop.create_future
         for part in parts:
             part.lead_s, part.order, part.since_s = lead_s, since_s - lead_s, since_s
-            part.future, part.requester = self._loop.create_future(), requester
+            part.future, part.requester = create_future(), requester
         self._move(parts, None, group)
         self._look_soon()
         return parts
@@ -732,16 +727,17 @@ class Batcher:
             start += request.rows
         self._move([each for each in requests if each.place is batch], batch, None)
         if going:
-            self._count_unasked(unasked, requests[0].started, result.frames)
+            for since, count in unasked.items():
+                self._count(since, requests[0].started, result.frames, count)
             self.go_on(going)
 
-    def _count_unasked(self, asked: Mapping[float, int], started: float, frames: Sequence[int]) -> None:
+    def _count(self, since: float, started: float, frames: Sequence[int], count: int = 1) -> None:
+        """Count requests that have got their result."""
         counters, now = self._counters, perf_counter()
-        for since, count in asked.items():
-            counters.finished += count
-            counters.wait_s.add(started - since, count)
-            counters.latency_s.add(now - since, count)
-            self._rows.trace.add_request(since, now, frames, "finished", count)
+        counters.finished += count
+        counters.wait_s.add(started - since, count)
+        counters.latency_s.add(now - since, count)
+        self._rows.trace.add_request(since, now, frames, "finished", count)
 
     def _fail(self, batch: Batch, requests: Iterable[Request], error: BaseException) -> None:
         left = [request for request in requests if request.place is batch]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from actorflow.actors import stream
-from actorflow.actors.blob import BlobActor, UpdateActor, ViewActor
+from actorflow.actors.blob import BlobActor, UpdateActor, VariableActor, VariableUse, ViewActor
 from actorflow.actors.finite import Look
 from actorflow.actors.fused import FusedActor, StreamFusedActor
 from actorflow.actors.op import FunctionActor, KernelActor, OpActor, Wiring, kernel_inline_ns
@@ -22,7 +22,7 @@ from actorflow.devices.stream import StreamDevice, StreamLane
 from actorflow.errors import GraphError
 from actorflow.graph.flow import WithBodies
 from actorflow.graph.nodes import Op, Variable
-from actorflow.loop import Steps
+from actorflow.loop import Steps, look_at
 from actorflow.ops.collective import AllReduce
 from actorflow.ops.function import Function
 from actorflow.ops.fused import Followed, Fused
@@ -44,6 +44,8 @@ from actorflow.trace.counters import OpProfile, SegmentProfile
 
 #: Operations whose ops exchange messages with other ranks.
 _MESSAGES = (Send, Receive, AllReduce)
+#: Short steps of a slice of the loop's time (`actorflow.loop`) that it takes to make an op's actor, with its kernel.
+_MAKING = 4
 
 
 def building(plan: Plan, resources: Resources, builder: type[Builder] | None = None) -> Steps[Program]:
@@ -56,6 +58,7 @@ def building(plan: Plan, resources: Resources, builder: type[Builder] | None = N
     """
     made = (builder or Builder)(plan, resources)
     yield from made.make_actors()
+    yield look_at(plan.slots)
     return Program(plan, made, resources)
 
 
@@ -67,6 +70,9 @@ class Builder:
         fired: These actors, each once.
         kept: Slots whose values stay for as long as the frame does: readers neither count nor give back.
         exchange: Messages to and from other ranks, if there are any.
+        uses: Reads and updates of variables whose frames take turns.
+        variables_read: Slots of the other variables that are read, whose values are there when a frame starts.
+        weights: Slots of variables on devices with streams, with their device.
     """
 
     # Classes of the ops' actors; tests bring actors that fail.
@@ -83,6 +89,9 @@ class Builder:
         self.constants: dict[int, Any] = {}  # values that frames begin with, by slot
         self.kept = _kept(plan, resources)
         self.blobs: list[BlobActor] = []  # one actor per slot
+        self.uses: list[VariableUse] = []
+        self.variables_read: list[tuple[int, VariableActor]] = []
+        self.weights: list[tuple[int, Device]] = []
         self._writers: dict[int, PlannedOp] = {}  # what writes each slot
         self.pending = [op.waits for op in plan.ops]  # number of messages that each mailbox waits for
         self.ops: list[Any] = [None] * len(plan.ops)  # one actor per op of the plan
@@ -106,7 +115,7 @@ class Builder:
             resources.device(Place())  # from here on BLAS has one thread
         self.constants = constants_of(plan, resources)
         resources.show_constants({op.site.id for op in plan.folded if op.site is op.node})
-        yield
+        yield look_at(plan.slots)
         for op in plan.ops:
             if isinstance(op.operation, WithBodies):
                 parts: list[Part | GraphError] = []
@@ -119,7 +128,8 @@ class Builder:
                     parts.append(Part(op.operation, i, body, program))
                 self._parts[op.index] = parts
         self._users = _users(plan, resources)
-        self._rooms = rooms_of(plan.ops, plan.slots) if resources.budget is None else {}
+        if resources.budget is None:
+            self._rooms = yield from rooms_of(plan.ops, plan.slots)
         for slot in plan.slots if self._users else ():
             if isinstance(slot.blob, Variable) and slot.place == slot.blob.place:
                 resources.variable_actor(slot.blob).lanes.update(dict.fromkeys(self._users[slot.index]))
@@ -133,15 +143,32 @@ class Builder:
         for unit in self._units():
             for index in reversed(unit):
                 self.ops[index] = self.receivers[index] = self.op_actor(plan.ops[index], index)
-                yield
+                yield _MAKING
             if len(unit) > 1:
                 joined = self._segment_actor(unit)
                 for index in unit:
                     self.receivers[index] = joined
         if plan.segments:
             self.fired = [*dict.fromkeys(self.receivers)]
+        for variable, index in plan.reads.items():
+            self._read_variable(variable, plan.slots[index])
+            yield
         if self.exchange is not None:
             self.exchange.connect([actor for actor in self.fired if isinstance(actor, ChannelActor)])
+
+    def _read_variable(self, variable: Variable, slot: Slot) -> None:
+        actor, index = self._resources.variable_actor(variable), self.blobs[slot.index].slot
+        readers = [self.receivers[op] for op in slot.consumers]
+        if variable.producers:
+            updates = variable in self._plan.updates
+            self.uses.append(VariableUse(actor, index if slot.readers else None, tuple(readers), updates))
+        else:
+            self.variables_read.append((index, actor))
+            for reader in readers:
+                self.pending[reader.index] -= 1
+        device = self._resources.device(variable.place)
+        if device.is_stream:
+            self.weights.append((slot.index, device))
 
     def _units(self) -> Iterable[tuple[int, ...]]:
         """The ops that fire together, each such unit behind all that follow it.

@@ -29,7 +29,7 @@ from actorflow.errors import FeedError, GraphError, NotFiniteError, RunCancelled
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op, Variable
 from actorflow.graph.options import FiniteCheck
-from actorflow.loop import Steps, at_once, end, ended_with, in_slices, wait_out
+from actorflow.loop import Steps, at_once, end, ended_with, in_slices, look_at, wait_out
 from actorflow.ops.cpu.buffers import forget_scratch
 from actorflow.ops.fills import Constant
 from actorflow.ops.function import Function
@@ -275,9 +275,10 @@ class Engine:
             self._is_shared = self.graph.world.size > 1
             self._notice_growth()
             # Asked once: to look at all operations of a large graph would be felt, and lengths come from blobs.
-            lengths: Iterable[Any] = (n for blob in self.graph.blobs for n in blob.spec.shape)
-            self._is_open = any(isinstance(n, Length) for n in lengths)
-            sources = [blob for blob in self.graph.blobs if not blob.producers]
+            blobs = self.graph.blobs
+            kinds = {type(length) for blob in blobs for length in blob.spec.shape}
+            self._is_open = any(issubclass(kind, Length) for kind in kinds)
+            sources = [blob for blob in blobs if not blob.producers]
             self._sources = {*sources, *[blob.name for blob in sources]}
             resources.common_budget()
             resources.forget_constants()
@@ -379,8 +380,11 @@ class Engine:
             self._note_again(key)
             if plan is None:
                 plan = yield from self._planning(*key)
+            yield look_at(plan.slots)
             self._note(plan)
+            yield look_at(plan.slots)
             program = yield from self.build(plan, self.resources)
+            yield look_at(plan.slots)
             if len(self._programs) >= self.graph.options.max_plans:
                 oldest = next(iter(self._programs))
                 del self._programs[oldest]
@@ -422,10 +426,10 @@ class Engine:
         with closing(self._making(key)) as work:
             while programs is self._programs and revision == graph.revision and order == resources.order:
                 try:
-                    next(work)
+                    step = next(work)
                 except StopIteration as end:
                     return end.value  # type: ignore[no-any-return]
-                yield
+                yield step
         return None
 
     def build_with(self, build: Callable[[Plan, Resources], Steps[Program]], *, fuse: bool = True) -> None:
@@ -704,7 +708,9 @@ class Engine:
         program = self._known(key)
         if program is None:
             if not await prepared(ticket):
-                await in_slices(self._making_one(key))
+                program = await in_slices(self._making_one(key))
+                if program is not None:
+                    await program.draw()
             return None
         exchange = program.exchange
         waiting = None if exchange is None else exchange.peers.prepare(exchange)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
@@ -13,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from actorflow import core
-from actorflow.actors.blob import BlobActor, VariableActor, VariableUse
+from actorflow.actors.blob import BlobActor
 from actorflow.actors.budget import Account, Budget
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import FINISHED, Frame, FrameListener, FrameObserver, FrameStart
@@ -32,6 +33,7 @@ from actorflow.errors import (
 )
 from actorflow.graph.nodes import Blob, Variable
 from actorflow.interchange import as_array, read_only, to_numpy
+from actorflow.loop import Steps, at_once, in_slices
 from actorflow.ops.transfer import Stage, Transfer
 from actorflow.place import Place
 from actorflow.plan.memory import places_of, slot_charges
@@ -40,6 +42,7 @@ from actorflow.runtime.branches import Branches
 from actorflow.runtime.items import Items
 from actorflow.runtime.resources import Resources
 from actorflow.spec import Lengths, TensorSpec
+from actorflow.threads import CHEAP_BYTES, aside
 from actorflow.trace.counters import NodeState
 
 if TYPE_CHECKING:
@@ -247,26 +250,9 @@ class Program:
             fit = slot_index, spec.shape, None if spec.is_object else spec.dtype
             self._fits[source] = self._fits[source.name] = fit
 
-        # Values that are there when a frame starts count as delivered: only variables that take turns are waited for.
-        self._constants: list[tuple[int, VariableActor]] = []
-        self.uses: list[VariableUse] = []
-        self._unread: list[VariableActor] = []
-        ahead = [*plan.feeds.values()]
-        for variable, slot_index in plan.reads.items():
-            slot, actor, index = (
-                plan.slots[slot_index],
-                resources.variable_actor(variable),
-                built.blobs[slot_index].slot,
-            )
-            if not options.dry_run:
-                self._unread.append(actor)
-            if variable.producers:
-                readers = tuple([built.receivers[op] for op in slot.consumers])
-                self.uses.append(VariableUse(actor, index if slot.readers else None, readers, variable in plan.updates))
-            else:
-                self._constants.append((index, actor))
-                ahead.append(slot_index)
-        for slot_index in ahead:
+        self._variables_read, self.uses, self._weights = built.variables_read, built.uses, built.weights
+        self._unread = [] if options.dry_run else [resources.variable_actor(variable) for variable in plan.reads]
+        for slot_index in plan.feeds.values():
             for op in plan.slots[slot_index].consumers:
                 pending[built.receivers[op].index] -= 1
         roots = dict.fromkeys(built.receivers[op] for op in plan.roots)
@@ -297,8 +283,6 @@ class Program:
         self._parted = [(i, own[i] if size >= POOLED_BYTES else None) for i, size in sizes if size > COPIED_BYTES]
         self._hands_out = bool(self._parted or self._lenders or self._variables)
         self._sources = plan.feeds
-        devices = [(slot, resources.device(variable.place)) for variable, slot in plan.reads.items()]
-        self._weights = [(slot, device) for slot, device in devices if device.is_stream]
         # Fed blobs of a device that ops of the host read, too.
         self._read_on_host = {
             index
@@ -331,6 +315,21 @@ class Program:
 
     # -- frames --------------------------------------------------------------------------------------------------------
 
+    async def draw(self) -> None:
+        """Have first values of variables, large ones computed in a thread, as far as possible; `feed` does the rest."""
+        variables = [actor.variable for actor in reversed(self._unread) if actor.variable._value is None]
+        size_bytes = sum([variable.spec.size_bytes for variable in variables])
+        with suppress(ActorflowError):  # which `feed` raises
+            if size_bytes > CHEAP_BYTES:
+                await aside(lambda: [variable.held for variable in variables], size_bytes)
+            await in_slices(self._preparing())
+
+    def _preparing(self) -> Steps[None]:
+        while self._unread:
+            self._unread[-1].prepare()
+            self._unread.pop()
+            yield
+
     def feed(self, feeds: Mapping[Blob | str, npt.ArrayLike]) -> list[Any]:
         """The values that a frame starts with. Those that variables begin with are there afterwards, too.
 
@@ -338,9 +337,8 @@ class Program:
             FeedError, ShapeError, DTypeError: if the feeds do not fit the sources.
             GraphError: if the initial value of a variable cannot be had; OutOfMemoryError if its device has no room.
         """
-        while self._unread:
-            self._unread[-1].prepare()
-            self._unread.pop()
+        if self._unread:
+            at_once(self._preparing())
         try:
             values = self._values.copy()
             filled = fill(values, feeds, self._fits, len(self._sources), _NOT_FED)
@@ -441,7 +439,7 @@ class Program:
             for listener in self._listeners[len(self._turnstiles) :]:
                 listener.expect(frame)
         values = frame.values
-        for slot, actor in self._constants:
+        for slot, actor in self._variables_read:
             value = actor.variable._value  # not `held`, of which each call would be felt: `feed` had the first made
             values[slot] = value if value is actor._counted else actor.read()
         for use in self.uses:

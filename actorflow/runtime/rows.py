@@ -299,9 +299,7 @@ class Rows:
 
         Raises:
             FeedError, ShapeError, DTypeError, TypeError: if the feeds do not fit.
-            GraphError: for a request of an op of the graph itself, which might wait for its own end.
         """
-        self.check_caller()
         arrays: list[Any] = [None] * len(self._sources)
         lengths: dict[str, int] = {}
         count = 0

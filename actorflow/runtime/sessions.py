@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Hashable, Mapping, Sequence
 from heapq import nsmallest
 from itertools import count
 from time import perf_counter
@@ -195,9 +195,9 @@ class Session:
     def is_open(self) -> bool:
         return not self._why
 
-    async def run(
+    def run(
         self, feeds: Mapping[Any, Any], *, priority: float | None = None, timeout: float | None = None
-    ) -> Result:
+    ) -> Coroutine[Any, Any, Result]:
         """Compute a step, in a frame with those of other sessions. Steps of one session are computed in order.
 
         Args:
@@ -212,7 +212,7 @@ class Session:
                 whose result was returned.
         Cancellation: returns at once, and the state stays likewise.
         """
-        return await self._step(feeds, priority, timeout)
+        return self._step(feeds, priority, timeout)
 
     async def _step(self, feeds: Mapping[Any, Any] | Request, priority: float | None, timeout: float | None) -> Result:
         """`run`, also of what was read already."""
@@ -222,7 +222,7 @@ class Session:
             await self._turn.acquire()
             try:
                 self._check_open()
-                if self._ahead is not feeds:
+                if self._ahead is not None and self._ahead is not feeds:
                     self._rewind()
                 if self._held is not None:
                     request = feeds if isinstance(feeds, Request) else self._rows.read(feeds)
@@ -235,10 +235,12 @@ class Session:
             finally:
                 self._request = self._ahead
                 self._turn.release()
-        finally:
-            self._calls -= 1
+        except BaseException:
             if not self._why:
                 self._idle_since_s = self._loop.time()
+            raise
+        finally:
+            self._calls -= 1
 
     def _check_open(self) -> None:
         if self._why:
@@ -315,7 +317,6 @@ class Session:
         self._check_open()
         step = ahead.last = ahead.found.popleft()
         self.commit(step.states, step.used, self._batcher._counters)
-        self._idle_since_s = self._returned_s
         if request.place is None and ahead.error is None:
             self._batcher.go_on([request])
         return step.result
@@ -350,7 +351,7 @@ class Session:
             self._held.count = used
         now_s = self._loop.time()
         (counters.between_steps_s if self._steps else counters.first_step_s).add(now_s - self._returned_s)
-        self._returned_s = now_s
+        self._returned_s = self._idle_since_s = now_s
         self._steps += 1
         counters.steps += 1
 

@@ -130,7 +130,8 @@ def test_tails_of_the_normal_distribution() -> None:
 
 
 def test_gradients_of_gelu_softmax_and_biases() -> None:
-    """Nearly NumPy's, which adds up in another order; the same bits wherever a row, or a column, is."""
+    """Nearly NumPy's, which adds up in another order; loops give the same bits wherever a row, or a column, is."""
+    module = buffers.compiled("loops")
     line = np.concatenate([np.linspace(-14, 14, 2098), [np.nan, np.inf]]).astype("f").reshape(7, 300)
     cases = [(GeluDown(), line), *[(SoftmaxDown(), abs(numbers(7, n))) for n in (1, 15, 300, 2600)]]
     for operation, x in cases:
@@ -142,13 +143,13 @@ def test_gradients_of_gelu_softmax_and_biases() -> None:
         ):
             (expected,) = compute_cpu(operation, g, x)
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6 * np.nanmax(abs(expected)))
-        np.testing.assert_array_equal(compute_cpu(operation, g[3:], x[3:])[0], found[3:])
+        if module is not None:
+            np.testing.assert_array_equal(compute_cpu(operation, g[3:], x[3:])[0], found[3:])
     rows = numbers(1000, 37) + np.float32(9)
     (found,) = compute_cpu(BiasDown(), rows)
     np.testing.assert_allclose(found, rows.astype("f8").sum(0), rtol=1e-6)
-    np.testing.assert_array_equal(compute_cpu(BiasDown(), np.ascontiguousarray(rows[:, :20]))[0], found[:20])
-    module = buffers.compiled("loops")
     if module is not None:
+        np.testing.assert_array_equal(compute_cpu(BiasDown(), np.ascontiguousarray(rows[:, :20]))[0], found[:20])
         with pytest.raises(ValueError, match="shapes do not fit"):
             module.sum_rows(rows, found[1:])
         with pytest.raises(ValueError, match="shapes do not fit"):

@@ -241,3 +241,28 @@ def test_two_loops_load_kernels_one_after_the_other(loading: Loading) -> None:
 
     assert asyncio.run(first()) == [3.0] * 3
     assert loading.calls <= 2
+
+
+async def test_large_first_values_are_computed_in_a_thread() -> None:
+    threads: list[int] = []
+
+    def init(spec: af.TensorSpec, name: str) -> np.ndarray:
+        threads.append(threading.get_ident())
+        if len(threads) == 1:
+            assigned.value = [7.0] * spec.shape[0]  # what is assigned meanwhile stays
+        elif len(threads) < 4:
+            raise OSError("no file")
+        return np.ones(spec.shape, spec.dtype)
+
+    graph = af.Graph("large")
+    x = graph.blob("x", ())
+    assigned = graph.variable("assigned", (1 << 17,), init=init)
+    y = x + af.ops.max(assigned)
+    z = x + af.ops.max(graph.variable("other", (1 << 17,), init=init))
+    async with graph:
+        assert (await graph.run({x: 1}, fetch=[y]))[y] == 8
+        with pytest.raises(af.GraphError, match="init of variable 'other' failed with OSError: no file"):
+            await graph.run({x: 1}, fetch=[z])
+        assert (await graph.run({x: 1}, fetch=[z]))[z] == 2
+    here = threading.get_ident()
+    assert [thread == here for thread in threads] == [False, False, True, True]

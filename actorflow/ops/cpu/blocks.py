@@ -29,19 +29,12 @@ _Index = tuple[int | slice, ...]
 
 
 class Fold(NamedTuple):
-    """A reduction.
+    """A reduction."""
 
-    Attributes:
-        ufunc: Function that puts parts together.
-        axes: Axes that it goes along.
-        part: Called with an array and the axes; reduces these to length 1.
-        divisor: Number that the total is divided by; None if it is not.
-    """
-
-    ufunc: np.ufunc
-    axes: tuple[int, ...]
-    part: Callable[[Array, tuple[int, ...]], Any]
-    divisor: int | None = None
+    ufunc: np.ufunc  # function that puts parts together
+    axes: tuple[int, ...]  # axes that it goes along
+    part: Callable[[Array, tuple[int, ...]], Any]  # called with an array and the axes; reduces these to length 1
+    divisor: int | None = None  # number that the total is divided by; None if it is not
 
 
 class ChainStep(NamedTuple):

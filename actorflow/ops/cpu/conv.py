@@ -45,14 +45,7 @@ _IMAGE_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Geometry:
-    """One convolution.
-
-    Attributes:
-        windows: Positions of the kernel.
-        groups: Number of groups.
-        channels: Input channels of a group.
-        dtype: Dtype to compute in.
-    """
+    """One convolution, with the input channels of a group, and the dtype to compute in."""
 
     windows: Windows
     groups: int

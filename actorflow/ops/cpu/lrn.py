@@ -24,15 +24,9 @@ def _pixels(*arrays: Array) -> Iterator[tuple[Array, ...]]:
 
 
 def _window_sum(write: Callable[[Array], object], like: Array, before: int, after: int) -> Array:
-    """``x[:, i - before] + ... + x[:, i + after]`` for each channel of what is written, in scratch memory.
+    """``x[:, i - before] + ... + x[:, i + after]`` for each channel of ``x``, an array as ``like`` that is written.
 
     Each row has zeros at its ends, so that all rows are one long row: NumPy takes several times as long for short ones.
-
-    Args:
-        write: Writes ``x`` to its argument.
-        like: An array of the shape and dtype of ``x``.
-        before: Number of channels before each that are added.
-        after: Number of channels after each that are added.
     """
     rows, channels = like.shape
     shape, inside = (rows, before + channels + after), (slice(None), slice(before, before + channels))

@@ -20,17 +20,11 @@ Piece = tuple[slice, ...]
 
 
 class Tap(NamedTuple):
-    """Elements that one kernel offset sees.
+    """Elements that one kernel offset sees."""
 
-    Attributes:
-        offset: Index into the kernel.
-        window: Index of the windows of a piece that see an element of their image, none of the border.
-        element: Index of those elements in the piece's images.
-    """
-
-    offset: tuple[int, ...]
-    window: tuple[slice, ...]
-    element: tuple[slice, ...]
+    offset: tuple[int, ...]  # index into the kernel
+    window: tuple[slice, ...]  # index of the windows of a piece that see an element of their image, none of the border
+    element: tuple[slice, ...]  # index of those elements in the piece's images
 
 
 def pieces(sizes: Sequence[int], item_bytes: float, piece_bytes: int, image_bytes: int) -> Iterator[Piece]:

@@ -63,28 +63,16 @@ Shape = tuple[int, ...]
 
 
 class _Convolution(NamedTuple):
-    """Key of a plan: shapes with the channels last, of (images, filters, results) in cuDNN's words.
+    """Key of a plan: shapes with the channels last, of (images, filters, results) in cuDNN's words."""
 
-    Attributes:
-        node: ``fprop``, ``dgrad`` or ``wgrad``.
-        device: Number of the device.
-        dtype: Dtype of all arrays.
-        image: (batch, *size, in).
-        filter: (out, *kernel, in / groups), which says the number of groups.
-        loss: (batch, *out size, out): also that of the result of ``fprop``.
-        stride: Axis by axis.
-        pad: Axis by axis, as wide before as after the images.
-        dilation: Axis by axis.
-    """
-
-    node: str
+    node: str  # fprop, dgrad or wgrad
     device: int
     dtype: str
     image: Shape
-    filter: Shape
-    loss: Shape
+    filter: Shape  # (out, *kernel, in / groups), which says the number of groups
+    loss: Shape  # also that of the result of fprop
     stride: Shape
-    pad: Shape
+    pad: Shape  # as wide before as after the images
     dilation: Shape
 
 

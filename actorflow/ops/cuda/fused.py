@@ -153,41 +153,24 @@ extern "C" __global__ void {name}({parameters}) {{
 
 
 class _Reduction(NamedTuple):
-    """One reduction.
-
-    Attributes:
-        combine: CUDA C: one value of ``a`` and ``b``.
-        dtype: Dtype of the computation and of partial results.
-        out: The dtype of the result.
-        term: CUDA C: what an element adds to it.
-        numbers: The neutral element; for a mean, also the number of elements.
-    """
-
-    combine: str
-    dtype: DType
+    combine: str  # CUDA C: one value of ``a`` and ``b``
+    dtype: DType  # of the computation and of partial results
     out: DType
-    term: str
-    numbers: tuple[Any, ...]
+    term: str  # CUDA C: what an element adds to it
+    numbers: tuple[Any, ...]  # the neutral element; for a mean, also the number of elements
 
 
 class _Prepared(NamedTuple):
     """The kernels for a chain on inputs of known types.
 
-    Attributes:
-        first: CUDA C of the first launch, which takes the inputs, ``sizes``, ``numbers``, those of the reductions, and
-            the results.
-        second: That of the second launch, which takes parts in the place of the inputs; "" if there is none.
-        sizes: Numbers by which elements of inputs that broadcast are found.
-        numbers: Parameters of the steps.
-        reductions: The reductions.
-        columns: Along which.
-        tile: The tile of the first launch.
+    The first launch takes the inputs, ``sizes``, ``numbers``, those of the reductions, and the results; the second one,
+    if there is one, parts in the place of the inputs.
     """
 
     first: str
     second: str
-    sizes: tuple[int, ...]
-    numbers: tuple[Any, ...]
+    sizes: tuple[int, ...]  # by which elements of inputs that broadcast are found
+    numbers: tuple[Any, ...]  # parameters of the steps
     reductions: Sequence[_Reduction]
     columns: Columns
     tile: Tile

@@ -91,19 +91,12 @@ _PLACES = elementwise_of_any(
 
 
 class _Placed(NamedTuple):
-    """A key's part of an array, by indices along the middle axis of (outer, length, inner).
+    """A key's part of an array, by indices along the middle axis of (outer, length, inner)."""
 
-    Attributes:
-        part: The array with only the slices of the key, and its axes in this order; a view.
-        sizes: outer, length and inner, in numbers that kernels have.
-        keys: For each index its place along the middle axis; ``length`` if it is out of range.
-        picked: Shape of what is picked.
-    """
-
-    part: Array
-    sizes: tuple[int, int, int]
-    keys: Array
-    picked: tuple[int, ...]
+    part: Array  # a view: the array with only the slices of the key, and its axes in this order
+    sizes: tuple[int, int, int]  # in numbers that kernels have
+    keys: Array  # for each index its place along the middle axis; ``length`` if it is out of range
+    picked: tuple[int, ...]  # shape of what is picked
 
     @classmethod
     def of(cls, array: Array, key: ops.Key, indices: Sequence[Array]) -> _Placed:
@@ -249,15 +242,10 @@ def _take(operation: ops.Take, inputs: list[Array], outputs: list[Array]) -> Non
 
 
 def _add_up(g: Array, indices: Array, dx: Array, columns: tuple[int, int, int], axis: tuple[int, int]) -> None:
-    """Add the parts of ``g`` where they were picked.
+    """Add the parts of ``g`` (outer, parts, inner) to ``dx`` (outer, length, inner) where they were picked.
 
-    Args:
-        g: (outer, parts, inner).
-        indices: One for each part.
-        dx: (outer, length, inner); written.
-        columns: ``picked``, ``length`` and ``inner``: indices are (outer, picked, inner), and each means an element of
-            (outer, length, inner), whose number is that of a place along the axis of ``dx``.
-        axis: ``length`` and ``inner`` of ``dx``.
+    ``columns`` are ``picked``, ``length`` and ``inner``: indices are (outer, picked, inner), and each means an element
+    of (outer, length, inner), whose number is that of a place along the axis of ``dx``, of ``length`` and ``inner``.
     """
     keys = cupy.empty((indices.size,), np.int64)
     length, inner = axis

@@ -118,17 +118,12 @@ class _Sequence(Operation):
 
     Outputs: the hidden state after each step, the last states, and, for the gradient, what each step has computed.
 
-    Class attributes:
-        axes: Axes of each argument, for `check_axes`.
-        states: Number of states, the first of which is the hidden one.
-        widths: Of what is saved for the gradient, how many times the state's length.
-        per_state: How many additions and the like make an element of the hidden state, beside products.
     """
 
-    axes: ClassVar[Mapping[str, str]]
-    states: ClassVar[int] = 1
-    widths: ClassVar[tuple[int, ...]] = ()
-    per_state: ClassVar[int]
+    axes: ClassVar[Mapping[str, str]]  # of each argument, for `check_axes`
+    states: ClassVar[int] = 1  # the first of which is the hidden one
+    widths: ClassVar[tuple[int, ...]] = ()  # of what is saved for the gradient, how many times the state's length
+    per_state: ClassVar[int]  # additions and the like for an element of the hidden state, beside products
 
     @property
     def saves(self) -> bool:

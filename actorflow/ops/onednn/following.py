@@ -41,15 +41,10 @@ class Eltwise(NamedTuple):
 
 
 class Binary(NamedTuple):
-    """The element and an operand.
+    """The element and an operand."""
 
-    Attributes:
-        kind: `ADD` and the like.
-        operand: A number, or the position of a value in the chain.
-    """
-
-    kind: int
-    operand: float | int
+    kind: int  # `ADD` and the like
+    operand: float | int  # A number, or the position of a value in the chain
 
 
 _Step = Eltwise | Binary

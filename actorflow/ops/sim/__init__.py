@@ -29,8 +29,8 @@ def _reshape(operation: Reshape, inputs: list[SimArray], _outputs: None) -> list
     return [inputs[0].reshape(shape)]
 
 
-def _copier(known: Kernel) -> Callable[..., None]:
-    """For a kernel that gives views on the CPU: arrays of a device are contiguous, so the contents are copied."""
+def _launcher(known: Kernel) -> Callable[..., None]:
+    """Launch of a kernel for the CPU. What views show there is copied: arrays of a device are contiguous."""
     function = known.function
 
     def copy(operation: Any, inputs: list[Any], outputs: list[Any]) -> None:
@@ -39,46 +39,33 @@ def _copier(known: Kernel) -> Callable[..., None]:
         for output, result in zip(outputs, results, strict=True):
             output[...] = result
 
-    def launch(operation: Any, inputs: list[SimArray], outputs: list[SimArray]) -> None:
-        launch_kernel(lambda xs, ys: copy(operation, xs, ys), inputs, outputs, operation.kind)
-
-    return launch
-
-
-def _launcher(known: Kernel) -> Callable[..., None]:
-    function = known.function
+    compute = copy if known.returns else function
 
     def launch(operation: Any, inputs: list[SimArray], outputs: list[SimArray], *frame: int) -> None:
-        launch_kernel(lambda xs, ys: function(operation, xs, ys, *frame), inputs, outputs, operation.kind)
+        launch_kernel(lambda xs, ys: compute(operation, xs, ys, *frame), inputs, outputs, operation.kind)
 
     return launch
 
 
-def _register_all() -> None:
-    for known in kernels_of("cpu", "numpy"):
-        key, is_ours = known.key, known.function.__module__.startswith(actorflow.ops.cpu.__name__ + ".")
-        # Nothing here goes piece by piece, and what is computed together is so on the host alone.
-        if is_ours and key.operation not in (Reshape.__name__, Followed.__name__, Together.__name__):
-            register = kernel(
-                key.operation,
-                device="sim",
-                library="sim",
-                dtypes=key.dtype,
-                layout=key.layout,
-                random=known.random,
-                inplace=known.inplace,
-                supports=known.supports,
-            )
-            register((_copier if known.returns else _launcher)(known))
-
-
-_register_all()
+for _known in kernels_of("cpu", "numpy"):
+    _key, _is_ours = _known.key, _known.function.__module__.startswith(actorflow.ops.cpu.__name__ + ".")
+    # Nothing here goes piece by piece, and what is computed together is so on the host alone.
+    if _is_ours and _key.operation not in (Reshape.__name__, Followed.__name__, Together.__name__):
+        _register = kernel(
+            _key.operation,
+            device="sim",
+            library="sim",
+            dtypes=_key.dtype,
+            layout=_key.layout,
+            random=_known.random,
+            inplace=_known.inplace,
+            supports=_known.supports,
+        )
+        _register(_launcher(_known))
 
 
 @kernel_maker("sim", "sim")
 def _make(operation: type[Operation], key: KernelKey) -> Kernel | None:
     """The kernel of an operation whose kernel for the CPU is made, too."""
     known = make(operation, key)
-    if known is None:
-        return None
-    return replace(known, function=(_copier if known.returns else _launcher)(known), returns=False)
+    return None if known is None else replace(known, function=_launcher(known), returns=False)
