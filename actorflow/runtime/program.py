@@ -180,7 +180,8 @@ class Result(core.Fetched, Mapping["Blob | str", npt.NDArray[Any]]):
 
     def _by(self, names: Mapping[Any, Blob]) -> dict[Any, npt.NDArray[Any]]:
         values, places = self._values, self._blobs
-        return {name: to_numpy(values[places[blob]]) for name, blob in names.items()}
+        found = {name: (blob, values[places[blob]]) for name, blob in names.items()}
+        return {name: value if blob.spec.is_object else to_numpy(value) for name, (blob, value) in found.items()}
 
     def _under(self, names: Mapping[Any, Blob]) -> Result:
         """The same under names that blobs have elsewhere, and so the errors."""
