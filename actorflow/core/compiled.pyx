@@ -1268,11 +1268,11 @@ cdef class Fetcher:
     cdef readonly tuple blobs
     cdef tuple _copied
 
-    def __init__(self, kind, blobs, copied, hand_out, by_blob, by_name, lengths):
+    def __init__(self, kind, blobs, copied, hand_out, shared):
         if not issubclass(kind, Fetched):
             raise TypeError(kind)
         self._kind, self.blobs, self._copied, self._hand_out = kind, blobs, copied, hand_out
-        self._by_blob, self._by_name, self._lengths = by_blob, by_name, lengths
+        self._by_blob, self._by_name, self._lengths = shared
 
     cpdef list values(self, Frame frame):
         cdef list values = frame.values, found = PyList_New(PyTuple_GET_SIZE(self.blobs))

@@ -751,22 +751,9 @@ class Emitter(Repeater):
     """
 
     __slots__ = (
-        *(
-            "_dtype",
-            "_in_flight",
-            "_inline_ns",
-            "_last_ns",
-            "_shape",
-            "_slot",
-            "awaited",
-            "begin_with",
-            "box",
-            "context",
-            "done",
-            "frames",
-        ),
-        *("fetcher", "idle", "is_exhausted", "is_pulling", "is_stopped", "items", "iterator", "joins", "pull_ns"),
-        "recycled",
+        *("_dtype", "_in_flight", "_inline_ns", "_last_ns", "_shape", "_slot", "awaited", "begin_with", "box"),
+        *("context", "done", "fetcher", "frames", "idle", "is_exhausted", "is_pulling", "is_stopped", "items"),
+        *("iterator", "joins", "pull_ns", "recycled"),
     )
 
     def __init__(
@@ -939,31 +926,18 @@ class Fetched:
     """What was fetched of a frame that has ended; derived classes show it.
 
     Attributes:
-        blobs: The position of a value by its blob.
-        by_name: The same by the name of the blob.
-        values: The values.
+        _blobs, _by_name: The position of a value by its blob, and by the name of that.
+        _values: The values.
+        _lengths: Length of each open axis.
         frames: Numbers of the frames that computed them.
-        lengths: Length of each open axis.
         errors: Errors in place of what is not there, by name.
     """
 
     __slots__ = ("_blobs", "_by_name", "_lengths", "_values", "errors", "frames")
 
-    def __init__(
-        self,
-        blobs: Mapping[Any, int],
-        by_name: Mapping[str, int],
-        values: list[Any],
-        frames: tuple[int, ...],
-        lengths: Any,
-        errors: Mapping[str, Any],
-    ) -> None:
-        self._blobs = blobs
-        self._by_name = by_name
-        self._values = values
-        self.frames = frames
-        self._lengths = lengths
-        self.errors = errors
+    def __init__(self, blobs: Any, by_name: Any, values: list[Any], frames: Any, lengths: Any, errors: Any) -> None:
+        self._blobs, self._by_name, self._lengths, self.errors = blobs, by_name, lengths, errors
+        self._values, self.frames = values, frames
 
 
 class Fetcher:
@@ -974,23 +948,15 @@ class Fetcher:
         blobs: The blobs.
         copied: Positions of those whose values are copied; their buffers go back.
         hand_out: Makes of the list of values what the caller may keep; None if they are that.
-        by_blob, by_name, lengths: As of `Fetched`.
+        shared: Its ``blobs``, ``by_name`` and ``lengths``.
     """
 
     __slots__ = ("_copied", "_hand_out", "_kind", "_shared", "blobs")
 
     def __init__(
-        self,
-        kind: type[Fetched],
-        blobs: Sequence[Blob],
-        copied: Sequence[int],
-        hand_out: Callable[[list[Any]], None] | None,
-        by_blob: Mapping[Any, int],
-        by_name: Mapping[str, int],
-        lengths: Any,
+        self, kind: Any, blobs: Sequence[Blob], copied: Sequence[int], hand_out: Any, shared: tuple[Any, ...]
     ) -> None:
-        self._kind, self.blobs, self._copied, self._hand_out = kind, blobs, copied, hand_out
-        self._shared = by_blob, by_name, lengths
+        self._kind, self.blobs, self._copied, self._hand_out, self._shared = kind, blobs, copied, hand_out, shared
 
     def values(self, frame: Any) -> list[Any]:
         """Take the values, and forget the frame's others."""

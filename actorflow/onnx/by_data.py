@@ -180,9 +180,12 @@ def _sequence(value: Any) -> list[Any]:
     return [*map(np.asarray, value)]
 
 
-@_function("SequenceEmpty", "SequenceConstruct")
-def _sequence_of(settings: Settings, *parts: Array) -> list[Array]:
-    return [*parts]
+def _place(number: Array, length: int) -> int:
+    """A place in a sequence, counted from the front."""
+    at = int(number.reshape(()))
+    if not -length <= at < length:
+        raise IndexError(f"a sequence of places {-length} to {length - 1} has no place {at}")
+    return at % length
 
 
 @_function("SequenceInsert")
@@ -192,47 +195,25 @@ def _with_part(settings: Settings, sequence: Any, part: Array, at: Array | None 
     return made
 
 
-@_function("SequenceErase")
-def _without_part(settings: Settings, sequence: Any, at: Array | None = None) -> list[Array]:
+@_function("SequenceErase", "SequenceAt")
+def _with_place(settings: Settings, sequence: Any, at: Array | None = None) -> Any:
     made = _sequence(sequence)
-    del made[len(made) - 1 if at is None else _place(at, len(made))]
-    return made
+    part = made.pop(len(made) - 1 if at is None else _place(at, len(made)))
+    return part.copy() if settings["operator"] == "SequenceAt" else made
 
 
-def _place(number: Array, length: int) -> int:
-    """A place in a sequence, counted from the front."""
-    at = int(number.reshape(()))
-    if not -length <= at < length:
-        raise IndexError(f"a sequence of places {-length} to {length - 1} has no place {at}")
-    return at % length
-
-
-@_function("SequenceAt")
-def _part_at(settings: Settings, sequence: Any, at: Array) -> Array:
-    parts = _sequence(sequence)
-    return parts[_place(at, len(parts))].copy()
-
-
-@_function("SequenceLength")
-def _length(settings: Settings, sequence: Any) -> Array:
-    return np.asarray(len(_sequence(sequence)))
-
-
-@_function("Identity", "Optional")
+@_function("Identity", "Optional", "OptionalGetElement")
 def _same(settings: Settings, value: Any = None) -> Any:
+    if value is None and settings["operator"] == "OptionalGetElement":
+        raise ValueError("the optional value is left out")
     return _sequence(value) if isinstance(value, list | tuple) else value
 
 
-@_function("OptionalHasElement")
-def _is_there(settings: Settings, value: Any = None) -> Array:
-    return np.asarray(value is not None)
-
-
-@_function("OptionalGetElement")
-def _there(settings: Settings, value: Any) -> Any:
-    if value is None:
-        raise ValueError("the optional value is left out")
-    return _same(settings, value)
+FUNCTIONS |= {
+    **dict.fromkeys(("SequenceEmpty", "SequenceConstruct"), lambda _, *parts: [*parts]),
+    "SequenceLength": lambda _, sequence: len(_sequence(sequence)),
+    "OptionalHasElement": lambda _, value=None: value is not None,
+}
 
 
 @_function("NonMaxSuppression")

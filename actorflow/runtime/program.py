@@ -317,7 +317,7 @@ class Program:
         )
         hand_out = partial(_hand_out, parted, lenders, variables) if parted or lenders or variables else None
         taken = tuple([core.Blob(each.slot, to) for each, to in zip(fetched, own, strict=True)])
-        self.fetcher = core.Fetcher(Result, taken, copied, hand_out, *self._shared)
+        self.fetcher = core.Fetcher(Result, taken, copied, hand_out, self._shared)
         self._scalars = (
             []
             if options.dry_run

@@ -127,7 +127,7 @@ def test_results_wait_for_room(form: Any) -> None:
 
     items, taken = Items(), (form.Blob(1, None),)
     items.least = items.room = 17  # more than come in a burst
-    fetcher = form.Fetcher(Result, taken, (), None, {"blob": 0}, {"y": 0}, (("n", 3),))
+    fetcher = form.Fetcher(Result, taken, (), None, ({"blob": 0}, {"y": 0}, (("n", 3),)))
     emitting = Emitting(form, [ITEM] * 20, 18, items=items, fetcher=fetcher, joins=[])
     emitting.run()
     assert (len(items.results), emitting.emitter.steps, arrived) == (17, 17, [0])
@@ -238,7 +238,7 @@ def test_values_are_taken_out_of_a_frame(form: Any) -> None:
     frame.values = [shown, np.zeros(3), None]
     blobs = form.Blob(1, bucket), form.Blob(0, None), form.Blob(0, bucket), form.Blob(2, None)
     handed: list[Any] = []
-    found = form.Fetcher(form.Fetched, blobs, (0, 2), handed.append, {}, {}, ()).values(frame)
+    found = form.Fetcher(form.Fetched, blobs, (0, 2), handed.append, ({}, {}, ())).values(frame)
     assert handed == [found]
     assert [None if each is None else each.tolist() for each in found] == [[0] * 3, [0, 1, 2], [0, 1, 2], None]
     assert (found[1] is shown, found[2] is shown, frame.values, len(bucket.free)) == (True, False, [], 1)
