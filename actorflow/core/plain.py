@@ -935,8 +935,11 @@ class Fetched:
 
     __slots__ = ("_blobs", "_by_name", "_lengths", "_values", "errors", "frames")
 
-    def __init__(self, blobs: Any, by_name: Any, values: list[Any], frames: Any, lengths: Any, errors: Any) -> None:
-        self._blobs, self._by_name, self._lengths, self.errors = blobs, by_name, lengths, errors
+    def __init__(
+        self, blobs: Mapping[Any, int], by_name: Any, values: list[Any], frames: Any, lengths: Any, errors: Any
+    ) -> None:
+        self._blobs, self._lengths, self.errors = blobs, lengths, errors
+        self._by_name: Mapping[str, int] = by_name
         self._values, self.frames = values, frames
 
 

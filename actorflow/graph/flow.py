@@ -105,7 +105,9 @@ class Switch(WithBodies):
         return 1 + self.operands
 
     def outputs_for(self, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        _check_index(self.kind, inputs[0])
+        if inputs[0].shape != () or inputs[0].dtype.kind not in "biu":
+            what = f"{self.kind}: the index must be a whole number or a truth value of shape ()"
+            raise DTypeError(f"{what}, got {inputs[0]}")
         for body in self.bodies:
             for blob, spec in zip(body.parameters, inputs[1:], strict=False):
                 _check_fits(self.kind, blob, spec)
@@ -259,11 +261,6 @@ def _check_fits(kind: str, blob: Blob, spec: TensorSpec) -> None:
     error = ShapeError if not may_equal(blob.shape, spec.shape) else DTypeError if blob.dtype != spec.dtype else None
     if error is not None:
         raise error(f"{kind}: {blob.name!r} is {blob.spec}, got {spec}")
-
-
-def _check_index(kind: str, spec: TensorSpec) -> None:
-    if spec.shape != () or spec.dtype.kind not in "biu":
-        raise DTypeError(f"{kind}: the index must be a whole number or a truth value of shape (), got {spec}")
 
 
 # -- the functional forms ---------------------------------------------------------------------------------------------

@@ -169,21 +169,20 @@ def _if(lowering: Lowering, proto: NodeProto, inputs: Sequence[Value | None], va
 
 
 def _loop(
-    lowering: Lowering,
-    proto: NodeProto,
-    inputs: Sequence[Value | None],
-    values: Values,
-    objects: frozenset[int] = frozenset(),
+    lowering: Lowering, proto: NodeProto, inputs: Sequence[Value | None], values: Values
 ) -> Sequence[Value | None]:
-    """Lower a Loop; ``objects`` are positions of carried values whose types change, and that are Python objects."""
+    """Lower a Loop; carried values whose types change are Python objects."""
     types: list[tuple[TensorSpec, TensorSpec]] = []
-    try:
-        return _repeated(lowering, proto, inputs, values, objects, types)
-    except GraphError:
-        changing = {i for i, (begin, made) in enumerate(types) if begin != made}
-        if not changing:
-            raise
-        return _loop(lowering, proto, inputs, values, objects | changing)
+    objects: set[int] = set()
+    while True:
+        types.clear()
+        try:
+            return _repeated(lowering, proto, inputs, values, objects, types)
+        except GraphError:
+            changing = {i for i, (begin, made) in enumerate(types) if begin != made}
+            if changing <= objects:
+                raise
+            objects |= changing
 
 
 def _repeated(

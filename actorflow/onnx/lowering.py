@@ -173,7 +173,7 @@ class Lowering:
             )
             return (cast(Value, constant),)
         schema = _schema(*self._operator(proto))
-        has_body = schema is not None and _has_body(schema)
+        has_body = bool(schema and (schema.has_function or schema.has_context_dependent_function))
         inputs: list[Value | None] = []
         for each in proto.input:
             if each in self._unusable:
@@ -452,10 +452,6 @@ def _plain(attribute: AttributeProto) -> Any:
     if attribute.type == AttributeProto.STRINGS:
         return [each.decode("utf-8", "replace") for each in value]
     return value
-
-
-def _has_body(schema: Any) -> bool:
-    return bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def _function(schema: Any, proto: NodeProto, inputs: Sequence[Value | None], opset: int) -> onnx.FunctionProto:
