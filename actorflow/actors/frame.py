@@ -360,9 +360,6 @@ class Frame(core.Frame):
     def leave(self) -> None:
         """Cancel it, as nobody waits for it any more; what it has failed with, or will, is dropped."""
         self.cancel()
-        self._drop_error()
-
-    def _drop_error(self) -> None:
         self._is_told = True
         if not self.outstanding:  # else the observer has yet to be told of it
             self.error = self.failures = None

@@ -28,7 +28,7 @@ from weakref import getweakrefcount
 
 from numpy import can_cast, generic, matmul, seterr
 
-from actorflow.core.plain import CALL_BYTES, FOREVER_NS, MOST_COPIED_BYTES, PATIENCE_NS, FrameState
+from actorflow.core.plain import BURST, CALL_BYTES, FOREVER_NS, MOST_COPIED_BYTES, PATIENCE_NS, QUICK_NS, FrameState
 
 np.import_array()
 SOURCE = ACTORFLOW_SOURCE  # the checksum of this file
@@ -605,9 +605,11 @@ cdef class Stack:
 cdef class Emitter(Repeater):
     cdef public list begin_with, frames, idle, joins
     cdef public tuple recycled
-    cdef public object context, iterator, awaited, items
+    cdef public object context, iterator, awaited
+    cdef public Items items
+    cdef public Fetcher fetcher
     cdef public list box
-    cdef public bint hands_on, is_pulling, is_exhausted, is_stopped, done
+    cdef public bint is_pulling, is_exhausted, is_stopped, done
     cdef public int64_t pull_ns
     cdef int64_t _last_ns, _inline_ns, _in_flight
     cdef Py_ssize_t _slot
@@ -628,9 +630,6 @@ cdef class Emitter(Repeater):
         raise NotImplementedError
 
     def enter(self, item, values):
-        raise NotImplementedError
-
-    def put(self, frame):
         raise NotImplementedError
 
     def failed(self, error):
@@ -664,7 +663,7 @@ cdef class Emitter(Repeater):
         cdef Py_ssize_t count = PyList_GET_SIZE(self.frames)
         if count >= self._in_flight or self.is_pulling or self.is_exhausted or self.is_stopped:
             return False
-        if self.items is not None and count + len(self.items.results) >= self.items.room:
+        if self.items is not None and count + <Py_ssize_t>len(self.items.results) >= self.items.room:
             self.items.resting = self
             return False
         return True
@@ -755,8 +754,8 @@ cdef class Emitter(Repeater):
             else:
                 join(value)
         value = None
-        if self.hands_on:
-            self.put(frame)
+        if self.fetcher is not None and self.items is not None:
+            self.items.add(self.fetcher.make(frame, self._owner.number), frame.item)
         else:
             for blob in self.recycled:
                 self._place(blob.slot)
@@ -1254,25 +1253,84 @@ cdef inline bint fits(object value, object dtype, tuple shape) noexcept:
     return True
 
 
-def fetch(Frame frame not None, tuple blobs not None, tuple copied not None):
-    cdef list values = frame.values, found = PyList_New(PyTuple_GET_SIZE(blobs))
-    cdef Py_ssize_t i
-    cdef Blob blob
-    for i in range(PyTuple_GET_SIZE(blobs)):
-        blob = blobs[i]
-        found_here = values[blob.slot] if blob.slot < PyList_GET_SIZE(values) else None
-        Py_INCREF(found_here)
-        PyList_SET_ITEM(found, i, found_here)
-    frame.values, found_here = [], None
-    values.clear()
-    for i in copied:
-        if type(<object>PyList_GET_ITEM(found, i)) is np.ndarray:
-            made = np.PyArray_NewCopy(<np.ndarray>PyList_GET_ITEM(found, i), np.NPY_CORDER)
-        else:
-            made = (<object>PyList_GET_ITEM(found, i)).copy()
-        (<Blob>PyTuple_GET_ITEM(blobs, i)).give_back_from(found, i)
-        put(found, i, made)
-    return found
+cdef class Fetched:
+    cdef public object _blobs, _by_name, _lengths, errors
+    cdef public list _values
+    cdef public tuple frames
+
+    def __init__(self, blobs, by_name, values, frames, lengths, errors):
+        self._blobs, self._by_name, self._lengths, self.errors = blobs, by_name, lengths, errors
+        self._values, self.frames = values, frames
+
+
+cdef class Fetcher:
+    cdef object _kind, _hand_out, _by_blob, _by_name, _lengths
+    cdef readonly tuple blobs
+    cdef tuple _copied
+
+    def __init__(self, kind, blobs, copied, hand_out, shared):
+        if not issubclass(kind, Fetched):
+            raise TypeError(kind)
+        self._kind, self.blobs, self._copied, self._hand_out = kind, blobs, copied, hand_out
+        self._by_blob, self._by_name, self._lengths = shared
+
+    cpdef list values(self, Frame frame):
+        cdef list values = frame.values, found = PyList_New(PyTuple_GET_SIZE(self.blobs))
+        cdef Py_ssize_t i
+        cdef Blob blob
+        for i in range(PyTuple_GET_SIZE(self.blobs)):
+            blob = self.blobs[i]
+            found_here = values[blob.slot] if blob.slot < PyList_GET_SIZE(values) else None
+            Py_INCREF(found_here)
+            PyList_SET_ITEM(found, i, found_here)
+        frame.values, found_here = [], None
+        values.clear()
+        for i in self._copied:
+            if type(<object>PyList_GET_ITEM(found, i)) is np.ndarray:
+                made = np.PyArray_NewCopy(<np.ndarray>PyList_GET_ITEM(found, i), np.NPY_CORDER)
+            else:
+                made = (<object>PyList_GET_ITEM(found, i)).copy()
+            (<Blob>PyTuple_GET_ITEM(self.blobs, i)).give_back_from(found, i)
+            put(found, i, made)
+        if self._hand_out is not None:
+            self._hand_out(found)
+        return found
+
+    def result(self, Frame frame not None, number):
+        return self.make(frame, number)
+
+    cdef Fetched make(self, Frame frame, number):
+        cdef Fetched made = <Fetched?>self._kind.__new__(self._kind)
+        made._blobs, made._by_name, made._lengths, made.errors = self._by_blob, self._by_name, self._lengths, {}
+        made._values, made.frames = self.values(frame), (number,)
+        return made
+
+
+cdef class Items:
+    cdef public object results, resting
+    cdef public int64_t room, least
+    cdef int64_t _last_ns, _last
+
+    def __init__(self):
+        self.results, self.room, self.least, self._last = deque(), 1, 1, -1
+
+    def arrived(self):
+        raise NotImplementedError
+
+    def put(self, result, int64_t number):
+        self.add(result, number)
+
+    cdef int add(self, object result, int64_t number) except -1:
+        cdef int64_t now_ns
+        if not self.results:
+            now_ns = clock_ns()
+            self.room = self.least
+            if now_ns - self._last_ns < <int64_t>QUICK_NS * (number - self._last) and self.least < <int64_t>BURST:
+                self.room = BURST
+            self._last_ns, self._last = now_ns, number
+            self.arrived()
+        self.results.append(result)
+        return 0
 
 
 def fill(list values, feeds, dict sources, Py_ssize_t count, missing):

@@ -34,6 +34,9 @@ RUNNING, DONE = 2, 3
 #: How long a lane's thread calls short ops, one after the other. Each may be Python that holds the interpreter's
 #: lock: a thread that takes that again and again keeps the loop from it for milliseconds.
 PATIENCE_NS = 300_000
+#: Results of items that follow each other within so many nanoseconds come in bursts, of so many at most: to wait for
+#: each of them would take longer than to compute it. Slower ones are held back by the end of a slice.
+QUICK_NS, BURST = 50_000, 16
 #: Longer than any call; the expected time of an op that has not run.
 FOREVER_NS = 1 << 62
 #: Bytes of a part of an array up to which it is copied, so that it does not keep the whole.
@@ -739,7 +742,7 @@ class Emitter(Repeater):
         joins: Pairs: a `Stack` or a function, which takes a value of each frame, and the slot of the value.
         recycled: Blobs whose buffers go back when all has been taken.
         items: Where results of frames go, in whose `room` these have to fit; None where they are joined.
-        hands_on: Whether `put` takes the results of a frame.
+        fetcher: Makes these results; None where those of other frames go there.
         pull_ns: Expected time of the iterator for an item, as `Op.cost_ns`.
         is_pulling: Whether it runs now.
         is_exhausted: Whether no further item will come.
@@ -748,22 +751,9 @@ class Emitter(Repeater):
     """
 
     __slots__ = (
-        *(
-            "_dtype",
-            "_in_flight",
-            "_inline_ns",
-            "_last_ns",
-            "_shape",
-            "_slot",
-            "awaited",
-            "begin_with",
-            "box",
-            "context",
-            "done",
-            "frames",
-        ),
-        *("hands_on", "idle", "is_exhausted", "is_pulling", "is_stopped", "items", "iterator", "joins", "pull_ns"),
-        "recycled",
+        *("_dtype", "_in_flight", "_inline_ns", "_last_ns", "_shape", "_slot", "awaited", "begin_with", "box"),
+        *("context", "done", "fetcher", "frames", "idle", "is_exhausted", "is_pulling", "is_stopped", "items"),
+        *("iterator", "joins", "pull_ns", "recycled"),
     )
 
     def __init__(
@@ -789,9 +779,10 @@ class Emitter(Repeater):
         self.idle: list[Any] = []
         self.joins: list[tuple[Any, int]] = []
         self.recycled: tuple[Blob, ...] = ()
-        self.items: Any = None
+        self.items: Items | None = None
+        self.fetcher: Fetcher | None = None
         self.pull_ns = self._last_ns = FOREVER_NS
-        self.hands_on = self.is_pulling = self.is_exhausted = self.is_stopped = self.done = False
+        self.is_pulling = self.is_exhausted = self.is_stopped = self.done = False
 
     def make(self) -> Any:
         """A frame that has not begun."""
@@ -803,10 +794,6 @@ class Emitter(Repeater):
 
     def enter(self, item: Any, values: list[Any]) -> None:
         """Convert values that are no arrays of the right type for the values that a frame begins with."""
-        raise NotImplementedError
-
-    def put(self, frame: Any) -> None:
-        """Take the results of a frame."""
         raise NotImplementedError
 
     def failed(self, error: BaseException) -> None:
@@ -908,8 +895,8 @@ class Emitter(Repeater):
     def _take(self, frame: Any) -> None:
         for join, slot in self.joins:
             (join.add if isinstance(join, Stack) else join)(frame.values[slot])
-        if self.hands_on:
-            self.put(frame)
+        if self.fetcher is not None and self.items is not None:
+            self.items.put(self.fetcher.result(frame, self._owner.number), frame.item)
         else:
             for blob in self.recycled:
                 blob.drop(frame)
@@ -935,23 +922,98 @@ def release(blobs: Iterable[Blob], frame: Any) -> None:
                 values[blob.slot] = None
 
 
-def fetch(frame: Any, blobs: Sequence[Blob], copied: Sequence[int]) -> list[Any]:
-    """Take the values of some blobs out of a frame that has ended, and forget the others.
+class Fetched:
+    """What was fetched of a frame that has ended; derived classes show it.
+
+    Attributes:
+        _blobs, _by_name: The position of a value by its blob, and by the name of that.
+        _values: The values.
+        _lengths: Length of each open axis.
+        frames: Numbers of the frames that computed them.
+        errors: Errors in place of what is not there, by name.
+    """
+
+    __slots__ = ("_blobs", "_by_name", "_lengths", "_values", "errors", "frames")
+
+    def __init__(
+        self, blobs: Mapping[Any, int], by_name: Any, values: list[Any], frames: Any, lengths: Any, errors: Any
+    ) -> None:
+        self._blobs, self._lengths, self.errors = blobs, lengths, errors
+        self._by_name: Mapping[str, int] = by_name
+        self._values, self.frames = values, frames
+
+
+class Fetcher:
+    """Takes the values of some blobs out of frames that have ended.
 
     Args:
-        frame: The frame.
-        blobs: The blobs whose values are wanted.
-        copied: Positions of those that are copied; their buffers go back.
+        kind: The class of the results, derived from `Fetched`; its constructor is not called.
+        blobs: The blobs.
+        copied: Positions of those whose values are copied; their buffers go back.
+        hand_out: Makes of the list of values what the caller may keep; None if they are that.
+        shared: Its ``blobs``, ``by_name`` and ``lengths``.
     """
-    values, frame.values = frame.values, []
-    found = [values[blob.slot] for blob in blobs]
-    values.clear()
-    for i in copied:
-        buffer, bucket = found[i], blobs[i].bucket
-        found[i] = buffer.copy()
-        if bucket is not None and getrefcount(buffer) == UNSHARED:
-            bucket.give_back(buffer)
-    return found
+
+    __slots__ = ("_copied", "_hand_out", "_kind", "_shared", "blobs")
+
+    def __init__(
+        self, kind: Any, blobs: Sequence[Blob], copied: Sequence[int], hand_out: Any, shared: tuple[Any, ...]
+    ) -> None:
+        self._kind, self.blobs, self._copied, self._hand_out, self._shared = kind, blobs, copied, hand_out, shared
+
+    def values(self, frame: Any) -> list[Any]:
+        """Take the values, and forget the frame's others."""
+        values, frame.values = frame.values, []
+        found = [values[blob.slot] for blob in self.blobs]
+        values.clear()
+        for i in self._copied:
+            buffer, bucket = found[i], self.blobs[i].bucket
+            found[i] = buffer.copy()
+            if bucket is not None and getrefcount(buffer) == UNSHARED:
+                bucket.give_back(buffer)
+        if self._hand_out is not None:
+            self._hand_out(found)
+        return found
+
+    def result(self, frame: Any, number: int) -> Any:
+        """Take them as the result of the frame of a number."""
+        by_blob, by_name, lengths = self._shared
+        made = self._kind.__new__(self._kind)
+        Fetched.__init__(made, by_blob, by_name, self.values(frame), (number,), lengths, {})
+        return made
+
+
+class Items:
+    """Results of one frame, one for each item, between the op that emits and the stream that takes them.
+
+    Attributes:
+        results: The results that wait to be taken.
+        room: Most items that are computed, or whose results wait.
+        least: The value of ``room`` while results are slow to come.
+        resting: The emission that goes on when one has been taken.
+    """
+
+    __slots__ = ("_last", "_last_ns", "least", "resting", "results", "room")
+
+    def __init__(self) -> None:
+        self.results: deque[Any] = deque()
+        self.room = self.least = 1
+        self._last_ns, self._last = 0, -1  # when there was none the last time, and the number of the item that came
+        self.resting: Any = None
+
+    def arrived(self) -> None:
+        """There is a result, and there was none."""
+        raise NotImplementedError
+
+    def put(self, result: Any, number: int) -> None:
+        """Add the result of the item of a number."""
+        if not self.results:
+            now_ns = clock_ns()
+            is_quick = now_ns - self._last_ns < QUICK_NS * (number - self._last)
+            self.room = BURST if is_quick and self.least < BURST else self.least
+            self._last_ns, self._last = now_ns, number
+            self.arrived()
+        self.results.append(result)
 
 
 def fill(

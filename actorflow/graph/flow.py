@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar, cast
 
 import numpy as np
@@ -104,7 +105,9 @@ class Switch(WithBodies):
         return 1 + self.operands
 
     def outputs_for(self, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-        _check_index(self.kind, inputs[0])
+        if inputs[0].shape != () or inputs[0].dtype.kind not in "biu":
+            what = f"{self.kind}: the index must be a whole number or a truth value of shape ()"
+            raise DTypeError(f"{what}, got {inputs[0]}")
         for body in self.bodies:
             for blob, spec in zip(body.parameters, inputs[1:], strict=False):
                 _check_fits(self.kind, blob, spec)
@@ -221,8 +224,10 @@ class Loop(WithBodies):
             return [*found[:first], *[add(a, b) for a, b in zip(sums, found[last:], strict=True)]], found[first:last]
 
         root = op.inputs[0].graph.root
-        begin = [g if g is not None else _zeros(start[i]) for i, g in ((i, grads[i]) for i in smooth)]
-        begin += [_zeros(outer[i]) for i in beside]
+        begin = [
+            g if g is not None else filled(0, start[i].shape, start[i]) for i, g in ((i, grads[i]) for i in smooth)
+        ]
+        begin += [filled(0, outer[i].shape, outer[i]) for i in beside]
         entries = [*kept, *scanned, *[grads[c + i] for i in taken], *[grads[c + n + i] for i in looked_at]]
         per_step: Sequence[Blob] = ()
         if self.tests:
@@ -252,20 +257,10 @@ def _steps_back(
     return _while(f"{name}_back", go_on, back, [count, *begin], length)[1:]
 
 
-def _zeros(like: Blob) -> Blob:
-    made: Blob = filled(0, like.shape, like)
-    return made
-
-
 def _check_fits(kind: str, blob: Blob, spec: TensorSpec) -> None:
     error = ShapeError if not may_equal(blob.shape, spec.shape) else DTypeError if blob.dtype != spec.dtype else None
     if error is not None:
         raise error(f"{kind}: {blob.name!r} is {blob.spec}, got {spec}")
-
-
-def _check_index(kind: str, spec: TensorSpec) -> None:
-    if spec.shape != () or spec.dtype.kind not in "biu":
-        raise DTypeError(f"{kind}: the index must be a whole number or a truth value of shape (), got {spec}")
 
 
 # -- the functional forms ---------------------------------------------------------------------------------------------
@@ -604,21 +599,13 @@ def _scan(
     with root._store.all_or_nothing(), root.unique_subgraph(name):
         body = Body(root.unique_subgraph("body"))
         # Blobs of the entries' types, which nothing else needs.
-        entries = [_Entry(blob) for blob in xs]
+        entries = [SimpleNamespace(spec=TensorSpec(x.shape[1:], x.dtype), place=x.place) for x in xs]
         carried, taken = body.trace(lambda *b: step(b[: len(carry)], b[len(carry) :]), names, [*carry, *entries])
         body.outputs = tuple([body.own(blob) for blob in (*carried, *taken)])
         captured, reads = _captured([body], len(carry) + len(xs))
         operation = Loop((body,), reads, len(carry), len(xs), length, reverse=reverse)
         made = _applied(root, operation, [*carry, *xs, *captured])
     return made[: len(carry)], made[len(carry) : len(carry) + len(taken)]
-
-
-class _Entry:
-    """Type and place of an entry of an array, along its first axis."""
-
-    def __init__(self, blob: Blob) -> None:
-        self.spec = TensorSpec(blob.shape[1:], blob.dtype)
-        self.place = blob.place
 
 
 def _applied(root: Graph, operation: WithBodies, inputs: Sequence[Blob]) -> list[Blob]:

@@ -19,10 +19,12 @@ import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from actorflow import ops
 from actorflow.errors import ShapeError
 from actorflow.onnx.resizing import resized
-from actorflow.onnx.values import Array
+from actorflow.onnx.values import Array, Value
 from actorflow.ops.operation import Operation, savable
+from actorflow.ops.registry import kernel
 from actorflow.spec import TensorSpec
 
 #: Attributes and the opset.
@@ -30,8 +32,12 @@ Settings = Mapping[str, Any]
 _Function = Callable[..., Any]
 #: Functions for operators that ONNX's evaluator is slow or wrong for.
 FUNCTIONS: dict[str, _Function] = {}
+#: The type of what only a run knows more of: a tensor, a sequence (a list of tensors), or None.
+OBJECT = TensorSpec((), np.dtype(object))
 #: Operators whose outputs have the shape of the first input, whatever their parameters are.
 SAME = {"CumSum", "CumProd", "Dropout"}
+#: Operators that give one number, whatever they are given.
+SCALAR = {"SequenceLength", "OptionalHasElement"}
 #: Operators that are not computed here unless the file declares the shape of the result: others are faster by far.
 SLOW = {
     "AveragePool", "Col2Im", "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "GRU", "GridSample", "LRN", "LSTM",
@@ -64,26 +70,58 @@ class ByData(Operation):
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
         return self.specs
 
-    def compute(self, *inputs: Any) -> Any:
-        function = FUNCTIONS.get(self.operator)
-        if function is None:
-            evaluator = _evaluator(self.operator, self.domain, self.settings, self.given, len(self.specs))
-            found = evaluator.run(None, dict(zip(evaluator.input_names, inputs, strict=True)))
-        else:
-            arrays = iter(inputs)
-            found = function(
-                {**dict(self.settings), "operator": self.operator},
-                *[next(arrays) if is_given else None for is_given in self.given],
-            )
-        outputs = [np.asarray(each) for each in (found if isinstance(found, list) else [found])][: len(self.specs)]
-        for i, (output, spec) in enumerate(zip(outputs, self.specs, strict=True)):
-            if not spec.is_object:
-                if output.shape != spec.shape:
-                    raise ShapeError(f"{self.operator}: the file declares {spec}, the data gives shape {output.shape}")
-                outputs[i] = output.astype(spec.dtype, copy=False)
-            elif any(np.may_share_memory(output, each) for each in inputs):  # whose buffer has another array later
-                outputs[i] = output.copy()
-        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+
+@kernel(ByData, returns=True)
+def _compute(operation: ByData, inputs: Sequence[Any], _outputs: None) -> list[Any]:
+    function, given = FUNCTIONS.get(operation.operator), operation.given
+    if function is None:
+        evaluator = _evaluator(operation.operator, operation.domain, operation.settings, given, len(operation.specs))
+        found = evaluator.run(None, dict(zip(evaluator.input_names, inputs, strict=True)))
+    else:
+        left = iter(inputs)  # of an operator that is given nothing, a number that it does not read
+        settings = {**dict(operation.settings), "operator": operation.operator}
+        found = [function(settings, *[next(left) if is_given else None for is_given in given])]
+    arrays = [each for each in inputs if isinstance(each, np.ndarray)]
+    outputs = []
+    for value, spec in zip(found, operation.specs, strict=False):
+        if spec.is_object:
+            outputs.append(_kept(value, arrays))
+            continue
+        output = np.asarray(value)
+        if output.shape != spec.shape:
+            raise ShapeError(f"{operation.operator}: the file declares {spec}, the data gives shape {output.shape}")
+        outputs.append(output.astype(spec.dtype, copy=False))
+    return outputs
+
+
+def as_object(value: Value) -> Any:
+    """The blob of a value as a Python object, as where only a run knows its lengths."""
+    made = ByData("Identity", "", (("opset", 16),), (True,), (OBJECT,))
+    return value.blob() if value.spec.is_object else value.graph.apply(made, value.blob())
+
+
+def number(value: Value, dtype: str) -> Any:
+    """The blob of a value of one element, without axes."""
+    if not value.spec.is_object:
+        return ops.reshape(value.blob(), ())
+    spec = TensorSpec((), np.dtype(dtype))
+    return value.graph.apply(ByData("Squeeze", "", (("opset", 16),), (True,), (spec,)), value.blob())
+
+
+def _kept(value: Any, arrays: Sequence[Array]) -> Any:
+    """A tensor, a sequence, or None, as what may be kept: the buffers of these arrays have other arrays later.
+
+    Sequences share their tensors, which are therefore read-only.
+    """
+    if value is None:
+        return None
+    if isinstance(value, list):
+        found = [_kept(each.copy() if each.flags.writeable else each, arrays) for each in value]
+        for each in found:
+            each.flags.writeable = False
+        return found
+    array = np.asarray(value)
+    return array.copy() if any(np.may_share_memory(array, each) for each in arrays) else array
 
 
 def by_data(
@@ -93,6 +131,7 @@ def by_data(
     if (operator in SLOW and any(spec.is_object for spec in specs)) or attributes.get("training_mode"):
         return None
     plain = {name: tuple(each) if isinstance(each, list) else each for name, each in attributes.items()}
+    plain.pop("type", None)  # that of an optional value
     value = plain.get("value")
     if isinstance(value, np.ndarray):
         del plain["value"]
@@ -133,6 +172,48 @@ def _evaluator(
     ]
     graph = helper.make_graph([node], operator, *ends)
     return ReferenceEvaluator(helper.make_model(graph, opset_imports=[helper.make_opsetid(domain, opset)]))
+
+
+def _sequence(value: Any) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"expected a sequence, a list of arrays, got {type(value).__name__}")
+    return [*map(np.asarray, value)]
+
+
+def _place(number: Array, length: int) -> int:
+    """A place in a sequence, counted from the front."""
+    at = int(number.reshape(()))
+    if not -length <= at < length:
+        raise IndexError(f"a sequence of places {-length} to {length - 1} has no place {at}")
+    return at % length
+
+
+@_function("SequenceInsert")
+def _with_part(settings: Settings, sequence: Any, part: Array, at: Array | None = None) -> list[Array]:
+    made = _sequence(sequence)
+    made.insert(len(made) if at is None else _place(at, len(made) + 1), part)
+    return made
+
+
+@_function("SequenceErase", "SequenceAt")
+def _with_place(settings: Settings, sequence: Any, at: Array | None = None) -> Any:
+    made = _sequence(sequence)
+    part = made.pop(len(made) - 1 if at is None else _place(at, len(made)))
+    return part.copy() if settings["operator"] == "SequenceAt" else made
+
+
+@_function("Identity", "Optional", "OptionalGetElement")
+def _same(settings: Settings, value: Any = None) -> Any:
+    if value is None and settings["operator"] == "OptionalGetElement":
+        raise ValueError("the optional value is left out")
+    return _sequence(value) if isinstance(value, list | tuple) else value
+
+
+FUNCTIONS |= {
+    **dict.fromkeys(("SequenceEmpty", "SequenceConstruct"), lambda _, *parts: [*parts]),
+    "SequenceLength": lambda _, sequence: len(_sequence(sequence)),
+    "OptionalHasElement": lambda _, value=None: value is not None,
+}
 
 
 @_function("NonMaxSuppression")

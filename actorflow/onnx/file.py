@@ -58,7 +58,8 @@ class File:
         source: A path, or the bytes of a file.
         axes: For names of open axes in the file, a length or another name; for names of inputs, such by position, which
             may also be names for axes that the file fixes.
-        takes_objects: Whether inputs may be text, or may not say how many axes they have: such are Python objects.
+        takes_objects: Whether inputs may be text, or may not say how many axes they have: such are Python objects. If
+            not, sequences and optional values are.
         is_whole: Whether the model has all of its weights itself.
 
     Attributes:
@@ -112,7 +113,7 @@ class File:
             why, dtype = _why_unusable(each)
             if why is not None and dtype is not None:
                 self.objects[each.name] = dtype
-            if each.name in self.objects and self._takes_objects:
+            if each.name in self.objects if self._takes_objects else _is_sequence(each):
                 self.inputs[each.name] = TensorSpec((), np.dtype(object))
             elif why is not None:
                 self.unusable[each.name] = why
@@ -134,9 +135,10 @@ class File:
         unknown = [name for name in self._axes if name not in self._used]
         if unknown:
             open_axes = ", ".join(map(repr, sorted(self._used))) or "none"
+            how = f"axes={{{next(iter(self.inputs), 'input')!r}: {{0: 'batch'}}}}"
             raise GraphError(
                 f"no open axis of an input has the name {', '.join(map(repr, unknown))}; open are {open_axes} "
-                f"(one that is fixed in the file is opened by its position, {_how_to_open(self.inputs)})"
+                f"(one that is fixed in the file is opened by its position, {how})"
             )
         if not isinstance(source, bytes):
             _load_external(model, Path(source).parent)
@@ -359,6 +361,15 @@ def _why_unusable(info: ValueInfoProto) -> tuple[str | None, np.dtype[Any] | Non
     return None if tensor.HasField("shape") else "does not say how many axes it has", dtype
 
 
+def _is_sequence(info: ValueInfoProto) -> bool:
+    """Return whether an input is a sequence of tensors of numbers, or such a value or tensor that may be left out."""
+    kind: Any = info.type
+    while (name := kind.WhichOneof("value")) in ("sequence_type", "optional_type"):
+        kind = getattr(kind, name).elem_type
+    is_tensor = name == "tensor_type" and kind.tensor_type.elem_type != TensorProto.STRING
+    return is_tensor and kind is not info.type
+
+
 def _tensors(model: ModelProto) -> Iterator[TensorProto]:
     """All tensors of a file: those of its graphs and functions, and of their nodes' attributes."""
     yield from model.graph.initializer
@@ -390,10 +401,6 @@ def checked_axes(axes: object) -> Axes:
         if not isinstance(name, str) or not all(isinstance(n, int) and n >= 0 for n in numbers) or "" in given:
             raise TypeError(f"axes must be like {_AXES}, got {{{name!r}: {each!r}}}")
     return axes
-
-
-def _how_to_open(inputs: Mapping[str, TensorSpec]) -> str:
-    return f"axes={{{next(iter(inputs), 'input')!r}: {{0: 'batch'}}}}"
 
 
 def axis_name(name: str) -> str:

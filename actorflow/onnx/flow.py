@@ -10,7 +10,9 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto, ValueInfoProto
 
 from actorflow import ops
+from actorflow.errors import GraphError
 from actorflow.graph import flow
+from actorflow.onnx import by_data
 from actorflow.onnx.file import names_read
 from actorflow.onnx.refusal import Refused
 from actorflow.onnx.table import Node, lowers
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 
 #: Operators with graphs inside, and what of them is refused.
 OPERATORS = {
-    "If": "branches that give other types, where it depends on data which one is taken",
-    "Loop": "carried values whose types change; results of which the file does not declare how many entries they have",
+    "If": "",
+    "Loop": "where data say how often it repeats, results whose number of entries the file does not declare",
     "Scan": "sequences of several lengths, or from their ends, of version 8",
 }
 
@@ -143,22 +145,62 @@ def _if(lowering: Lowering, proto: NodeProto, inputs: Sequence[Value | None], va
     condition = inputs[0]
     assert condition is not None
 
+    types: list[list[TensorSpec]] = []
+    objects: set[int] = set()
+
     def branch(graph: GraphProto) -> Callable[[], list[Blob]]:
-        return lambda: [value.blob() for value in lowering.part(graph, [], values)]
+        def computed() -> list[Blob]:
+            made = lowering.part(graph, [], values, len(proto.output))
+            types.append([value.blob().spec for value in made])
+            return [by_data.as_object(value) if i in objects else value.blob() for i, value in enumerate(made)]
+
+        return computed
 
     branches = [branch(_graph(proto, which)) for which in ("else_branch", "then_branch")]
-    index = ops.reshape(condition.blob(), ())
-    return [_usual(lowering, blob) for blob in flow._switch("if", index, branches, [], ("otherwise", "then"))]
+    index = by_data.number(condition, "bool")
+    try:
+        blobs = flow._switch("if", index, branches, [], ("otherwise", "then"))
+    except GraphError:
+        if len(types) < 2 or types[0] == types[1]:
+            raise
+        objects.update(i for i, (one, other) in enumerate(zip(*types, strict=True)) if one != other)
+        blobs = flow._switch("if", index, branches, [], ("otherwise", "then"))
+    return [_usual(lowering, blob) for blob in blobs]
 
 
 def _loop(
     lowering: Lowering, proto: NodeProto, inputs: Sequence[Value | None], values: Values
 ) -> Sequence[Value | None]:
+    """Lower a Loop; carried values whose types change are Python objects."""
+    types: list[tuple[TensorSpec, TensorSpec]] = []
+    objects: set[int] = set()
+    while True:
+        types.clear()
+        try:
+            return _repeated(lowering, proto, inputs, values, objects, types)
+        except GraphError:
+            changing = {i for i, (begin, made) in enumerate(types) if begin != made}
+            if changing <= objects:
+                raise
+            objects |= changing
+
+
+def _repeated(
+    lowering: Lowering,
+    proto: NodeProto,
+    inputs: Sequence[Value | None],
+    values: Values,
+    objects: Container[int],
+    types: list[tuple[TensorSpec, TensorSpec]],
+) -> Sequence[Value | None]:
+    """As `_loop`; adds the type that each carried value begins with, and the one that the body gives."""
     body, graph = _graph(proto, "body"), lowering.graph
     count, go_on, *start = [*inputs, None, None][: max(2, len(inputs))]
     if any(value is None for value in start):
         raise Refused("one of its values to begin with is left out")
-    carried = [value.blob() for value in start if value is not None]
+    carried = [
+        by_data.as_object(each) if i in objects else each.blob() for i, each in enumerate(start) if each is not None
+    ]
     true, zero = lowering.constant(np.array(True)), graph.constant(np.int64(0))
     limit = None if count is None or count.numbers is None else count.numbers.reshape(-1)[0]
     limit = limit if limit is None or isinstance(limit, Length) else max(0, int(limit))
@@ -168,8 +210,13 @@ def _loop(
         """Whether to go on, and all else that the body gives."""
         # Whenever it is computed, the last word was to go on.
         given = [_usual(lowering, number), true, *[_usual(lowering, blob) for blob in carried]]
-        condition, *others = lowering.part(body, given, values)
-        return condition, [value.blob() for value in others]
+        condition, *others = lowering.part(body, given, values, 1 + len(carried))
+        made = [
+            by_data.as_object(each) if i < len(carried) and carried[i].spec.is_object else each.blob()
+            for i, each in enumerate(others)
+        ]
+        types[:] = [(begin.spec, each.spec) for begin, each in zip(carried, made, strict=False)]
+        return condition, made
 
     def step(state: Sequence[Blob], _: Sequence[Blob]) -> tuple[list[Blob], list[Blob]]:
         condition, made = computed(state[0], state[1:])
@@ -184,8 +231,8 @@ def _loop(
         except _DecidesError:
             pass
     length = _declared_length(lowering, proto, len(carried))
-    begin = graph.constant(np.array(True)) if go_on is None else ops.reshape(go_on.blob(), ())
-    most = None if count is None else ops.reshape(count.blob(), ())
+    begin = graph.constant(np.array(True)) if go_on is None else by_data.number(go_on, "bool")
+    most = None if count is None else by_data.number(count, "int64")
 
     def condition_of(number: Blob, condition: Blob, *_: Blob) -> Blob:
         # A copy, as a condition that is carried is not computed.
@@ -193,7 +240,7 @@ def _loop(
 
     def following(number: Blob, _: Blob, *values: Blob) -> tuple[list[Blob], list[Blob]]:
         condition, made = computed(number, values)
-        return [number + 1, ops.reshape(condition.blob(), ()), *made[: len(carried)]], made[len(carried) :]
+        return [number + 1, by_data.number(condition, "bool"), *made[: len(carried)]], made[len(carried) :]
 
     begins_with = [zero, begin, *carried]
     last, taken = flow._repeated("loop", condition_of, following, begins_with, length, exact=length is not None)
@@ -242,7 +289,7 @@ def _scanned(
 ) -> tuple[list[Blob], list[Blob]]:
     def step(carried: Sequence[Blob], given: Sequence[Blob]) -> tuple[list[Blob], list[Blob]]:
         inner = [_usual(lowering, blob) for blob in (*carried, *given)]
-        made = [value.blob() for value in lowering.part(body, inner, values)]
+        made = [value.blob() for value in lowering.part(body, inner, values, len(start))]
         return made[: len(start)], made[len(start) :]
 
     return flow._scan("scan", step, start, entries, entries[0].shape[0], False)
@@ -287,7 +334,7 @@ def _from_front(blob: Blob, axis: int, is_back: int) -> Blob:
     return ops.transpose(turned, order) if axis else turned
 
 
-@lowers("ConcatFromSequence", limits="lists but those that a Loop appends to each time and that are stacked")
+@lowers("ConcatFromSequence")  # of what `with_stacks` has made an array
 def _stacked(node: Node) -> Value:
     x = node.x
     return node.usual(_from_front(x.blob(), node.attribute("axis"), 0))

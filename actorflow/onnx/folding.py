@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import NodeProto, TypeProto, helper, numpy_helper, shape_inference
+from onnx import NodeProto, TensorProto, TypeProto, helper, numpy_helper, shape_inference
 from onnx.defs import get_schema
 
 from actorflow.onnx import constants, evaluating
@@ -37,17 +37,9 @@ _MOST_LENGTHS = 1024
 #: Why operators are refused that have no row.
 WHY_NOT = {
     **dict.fromkeys(
-        [
-            "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert", "SequenceLength",
-            "SequenceMap", "SplitToSequence",
-        ],
-        "sequences cannot be loaded: a blob holds one tensor",
-    ),
-    **dict.fromkeys(
         ["RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial"],
         "random numbers cannot be loaded, as no two runtimes draw the same ones: make them an input of the model",
     ),
-    "Optional": "optional values cannot be loaded",
     "ZipMap": "maps cannot be loaded: export the model with zipmap=False",
     **dict.fromkeys(
         ["StringConcat", "StringNormalizer", "StringSplit", "RegexFullMatch"],
@@ -147,6 +139,8 @@ def type_of(value: Value | None) -> TypeProto:
     """The type of a value, in ONNX's words."""
     if value is None:
         return TypeProto()
+    if value.spec.is_object:  # what reads it says whether it is one tensor
+        return helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
     kind = helper.np_dtype_to_tensor_dtype(value.dtype)
     return helper.make_tensor_type_proto(kind, [None if isinstance(n, Length) else n for n in value.shape])
 

@@ -127,6 +127,7 @@ class Lowering:
         """
         outputs = list(outputs)
         nodes = flow.with_stacks(nodes, outputs)
+        self._has_objects = self._has_objects or any(map(_is_object, values.values()))
         reads = Counter(outputs)
         read_by = [[*names_read(proto)] for proto in nodes]
         for names in read_by:
@@ -172,7 +173,7 @@ class Lowering:
             )
             return (cast(Value, constant),)
         schema = _schema(*self._operator(proto))
-        has_body = schema is not None and _has_body(schema)
+        has_body = bool(schema and (schema.has_function or schema.has_context_dependent_function))
         inputs: list[Value | None] = []
         for each in proto.input:
             if each in self._unusable:
@@ -184,7 +185,8 @@ class Lowering:
             inputs.append(values[each] if each else None)
         attributes = self._attributes(proto)
         opset = self.opsets.get("" if proto.domain in _OWN else proto.domain, 1)
-        if self._has_objects and any(_is_object(values.get(each)) for each in names_read(proto)):
+        reads_objects = self._has_objects and any(_is_object(values.get(each)) for each in names_read(proto))
+        if reads_objects and not (has_parts or proto.op_type == "SequenceMap"):
             with self._named(name):
                 found = self._by_data(proto, attributes, inputs, opset)
             if found is None:
@@ -219,23 +221,29 @@ class Lowering:
         """An op of arrays: it gives what the file declares, and else Python objects; None if nothing computes it."""
         first = next((value for value in inputs if value is not None), None)
         wanted = [bool(output) for output in proto.output]
-        if first is None or wanted != sorted(wanted, reverse=True) or proto.op_type in folding.WHY_NOT:
+        if (
+            (first is None and proto.op_type not in by_data.FUNCTIONS)
+            or wanted != sorted(wanted, reverse=True)
+            or proto.op_type in folding.WHY_NOT
+        ):
             return None
         is_known = not any(map(_is_object, inputs))
         is_same = is_known and not proto.domain and proto.op_type in by_data.SAME
         schema = _schema(*self._operator(proto))
         specs = []
         for i, output in enumerate(filter(None, proto.output)):
-            shape, dtype = self.declared.get(output) or (first.shape if is_same else None, None)
+            shape = () if proto.op_type in by_data.SCALAR else first.shape if is_same and first is not None else None
+            shape, dtype = self.declared.get(output) or (shape, None)
             dtype = dtype or _dtype_of(schema, i, first if is_known else None)
             if shape is None or dtype is None:
-                shape, dtype, self._has_objects = (), np.dtype(object), True
-            specs.append(TensorSpec(shape, dtype))
+                self._has_objects = True
+            specs.append(by_data.OBJECT if shape is None or dtype is None else TensorSpec(shape, dtype))
         given = tuple([value is not None for value in inputs])
         operation = by_data.by_data(proto.op_type, proto.domain, attributes, opset, given, specs)
         if operation is None:
             return None
-        made = self.graph.apply(operation, *[value.blob() for value in inputs if value is not None])
+        read = [value for value in inputs if value is not None] or [self.constant(np.array(0))]
+        made = self.graph.apply(operation, *[value.blob() for value in read])
         blobs = made if isinstance(made, tuple) else (made,)
         return [in_order(self.graph, usual(len(blob.shape)), blob) for blob in blobs]
 
@@ -334,13 +342,14 @@ class Lowering:
         self.walk(branch.node, inner, outputs, f"{name}/")
         return [inner.get(output) for output in outputs]
 
-    def part(self, graph: GraphProto, given: Sequence[Value], values: Values) -> list[Value]:
+    def part(self, graph: GraphProto, given: Sequence[Value], values: Values, may_be_objects: int) -> list[Value]:
         """Lower a graph inside a node, as a part of the graph that is computed by itself: in the current scope.
 
         Args:
             graph: The graph.
             given: Values of its inputs.
             values: All values around it.
+            may_be_objects: Number of the first outputs of which only a run has to know the lengths.
         Returns:
             The values of its outputs.
         """
@@ -360,8 +369,8 @@ class Lowering:
             missing = [output for output, value in zip(outputs, found, strict=True) if value is None]
             if missing:
                 raise Refused(f"nothing in its body gives {', '.join(map(repr, missing))}")
-            for output, value in zip(outputs, found, strict=True):
-                if value is not None and value.blob().spec.is_object:  # the blob is made in this scope
+            for i, (output, value) in enumerate(zip(outputs, found, strict=True)):
+                if value is not None and value.blob().spec.is_object and i >= may_be_objects:  # made in this scope
                     raise Refused(f"only a run knows the lengths of {output!r}, which its body gives")
             return [value for value in found if value is not None]
         finally:
@@ -443,10 +452,6 @@ def _plain(attribute: AttributeProto) -> Any:
     if attribute.type == AttributeProto.STRINGS:
         return [each.decode("utf-8", "replace") for each in value]
     return value
-
-
-def _has_body(schema: Any) -> bool:
-    return bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def _function(schema: Any, proto: NodeProto, inputs: Sequence[Value | None], opset: int) -> onnx.FunctionProto:

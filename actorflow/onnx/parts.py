@@ -101,11 +101,14 @@ def forward_part(
 
 def not_tensors(file: File) -> list[tuple[str, str, str]]:
     """Inputs and outputs of a file that are not tensors, and why they are refused."""
+    graph = file.model.graph
     found = [("Input", name, why) for name, why in file.unusable.items() if name not in file.objects]
-    for each in file.model.graph.output:
+    known = file.unusable
+    ends = [("Input", each) for each in graph.input if each.name not in known]
+    for what, each in [*ends, *[("Output", each) for each in graph.output]]:
         kind = (each.type.WhichOneof("value") or "tensor_type").removesuffix("_type")
         if kind != "tensor":
-            found.append(("Output", each.name, f"is of type {kind}, and only tensors can be loaded"))
+            found.append((what, each.name, f"is of type {kind}, and only tensors can be loaded"))
     return found
 
 

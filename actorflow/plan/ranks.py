@@ -39,7 +39,8 @@ def _ranks(ops: Iterable[Op], fetched: Iterable[Blob], constants: frozenset[Blob
             yield _ranks_of_op(op, constants)
     for blob in fetched:
         if blob not in constants:
-            yield _ranks_of_fetched(blob)
+            home, rank = home_of(blob), blob.place.rank
+            yield {home, rank} if home != rank else set()
 
 
 def _ranks_of_op(op: Op, constants: frozenset[Blob]) -> set[int]:
@@ -49,11 +50,6 @@ def _ranks_of_op(op: Op, constants: frozenset[Blob]) -> set[int]:
     if isinstance(op.operation, AllReduce):
         return ranks.union(op.operation.ranks)
     return ranks if len(ranks) > 1 else set()
-
-
-def _ranks_of_fetched(blob: Blob) -> set[int]:
-    home = home_of(blob)
-    return {home, blob.place.rank} if home != blob.place.rank else set()
 
 
 class Identity(NamedTuple):

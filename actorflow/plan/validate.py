@@ -70,14 +70,17 @@ def chosen(
     if targets is None:
         ops = tuple([op for op in graph.ops if op.graph.body is None])
         if fed:
-            ops = needed_ops([op for op in ops if not op.outputs or any(map(_is_end, op.outputs))], fed)
+            ops = needed_ops(
+                [
+                    op
+                    for op in ops
+                    if not op.outputs or any(isinstance(y, Variable) or not y.consumers for y in op.outputs)
+                ],
+                fed,
+            )
         return ops, graph.sinks
     fetched = dict.fromkeys(target for target in targets if isinstance(target, Blob))
     return with_whole_groups(graph, needed_ops(targets, fed)), tuple(fetched)
-
-
-def _is_end(blob: Blob) -> bool:
-    return isinstance(blob, Variable) or not blob.consumers
 
 
 def with_whole_groups(graph: Graph, ops: tuple[Op, ...]) -> tuple[Op, ...]:

@@ -111,7 +111,8 @@ class EmissionCall(Emitter):
         self.begun_ns = clock_ns()
         self.context = parent.context.copy()
         self.items = parent.items
-        self.hands_on = self.items is not None and op.operation.is_streamed
+        if self.items is not None and op.operation.is_streamed:
+            self.fetcher = op.part.program.fetcher
         self.recycled = op.recycled
         self.pull_ns = op.pull_ns
         self.generator: Any = None
@@ -311,13 +312,6 @@ class EmissionCall(Emitter):
             entered = checked(value, spec, "the item" if len(specs) == 1 else f"value {i} of the item")
             if (slot := self.op.item_slots[i]) is not None:
                 values[slot] = entered
-
-    def put(self, frame: Frame) -> None:
-        part = self.op.part
-        result = part.program.result(frame)
-        if part.is_random:  # by another number
-            result.frames = (self.parent.number,)
-        self.items.put(result, frame.item)
 
     # -- ends ----------------------------------------------------------------------------------------------------------
 

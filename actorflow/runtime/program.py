@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
@@ -19,7 +20,7 @@ from actorflow.actors.budget import Account, Budget
 from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import FINISHED, Frame, FrameListener, FrameObserver, FrameStart
 from actorflow.actors.op import parts_of
-from actorflow.core import UNSHARED, fetch, fill
+from actorflow.core import UNSHARED, fill
 from actorflow.devices.memory import COPIED_BYTES, POOLED_BYTES, Bucket, Memory
 from actorflow.errors import (
     ActorflowError,
@@ -39,7 +40,7 @@ from actorflow.place import Place
 from actorflow.plan.memory import places_of, slot_charges
 from actorflow.plan.plan import Plan, PlannedOp
 from actorflow.runtime.branches import Branches
-from actorflow.runtime.items import Items
+from actorflow.runtime.items import ItemResults
 from actorflow.runtime.resources import Resources
 from actorflow.spec import Lengths, TensorSpec
 from actorflow.threads import CHEAP_BYTES, aside
@@ -55,7 +56,7 @@ _ABSENT = np.empty(0)[:]
 _Default = TypeVar("_Default")
 
 
-class Result(Mapping["Blob | str", npt.NDArray[Any]]):
+class Result(core.Fetched, Mapping["Blob | str", npt.NDArray[Any]]):
     """Fetched values of a frame: arrays by blob or by name; iterates over the names.
 
     The arrays are the application's: no frame changes them, and nothing else shows their memory, but for a variable's,
@@ -81,7 +82,7 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         ({'n': 3}, (0,))
     """
 
-    __slots__ = ("_blobs", "_by_name", "_lengths", "_names", "_values", "errors", "frames")
+    __slots__ = ("_names",)
     _names: Mapping[Any, str]  # of blobs, where they are others than their own
 
     def __init__(
@@ -93,15 +94,10 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
         lengths: Lengths = (),
         errors: Mapping[str, OpError] | None = None,
     ) -> None:
-        self._lengths = lengths
-        self.errors: Mapping[str, OpError] = errors or {}
         if errors:
             blobs = {blob: i for blob, i in blobs.items() if blob.name not in errors}
             by_name = {name: i for name, i in by_name.items() if name not in errors}
-        self._blobs = blobs
-        self._by_name = by_name
-        self._values = values
-        self.frames = frames
+        super().__init__(blobs, by_name, values, frames, lengths, errors or {})
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -187,7 +183,8 @@ class Result(Mapping["Blob | str", npt.NDArray[Any]]):
 
     def _by(self, names: Mapping[Any, Blob]) -> dict[Any, npt.NDArray[Any]]:
         values, places = self._values, self._blobs
-        return {name: to_numpy(values[places[blob]]) for name, blob in names.items()}
+        found = {name: (blob, values[places[blob]]) for name, blob in names.items()}
+        return {name: value if blob.spec.is_object else to_numpy(value) for name, (blob, value) in found.items()}
 
     def _under(self, names: Mapping[Any, Blob]) -> Result:
         """The same under names that blobs have elsewhere, and so the errors."""
@@ -266,22 +263,20 @@ class Program:
         self._node_ids = np.array([each.node_id for actor in built.ops for each in parts_of(actor)], dtype=np.intp)
 
         places = {plan.slots[index].place for index in plan.fetches.values()}
-        self._lenders = [device for device in map(resources.device, places) if device.is_stream]
+        lenders = [device for device in map(resources.device, places) if device.is_stream]
         # Memory of results that is worth using again; what is a view, or a device's, is another one's.
         fetched = [built.blobs[index] for index in plan.fetches.values()]
         own = [each.bucket if type(each) is BlobActor and type(each.bucket) is Bucket else None for each in fetched]
         given = [built.blobs[index] for index in plan.results]
         self._own_buckets = {each.slot: each.bucket for each in given if type(each) is BlobActor and each.bucket}
         # A variable's value is its memory, which only its updates change.
-        self._variables = [i for i, blob in enumerate(plan.fetches) if isinstance(blob, Variable)]
+        variables = [i for i, blob in enumerate(plan.fetches) if isinstance(blob, Variable)]
         slots = [plan.slots[index] for index in plan.fetches.values()]
         arrays = [i for i, each in enumerate(slots) if resources.device(each.place).is_host and not each.spec.is_object]
-        arrays = [i for i in arrays if i not in self._variables]
-        self._copied = tuple([i for i in arrays if slots[i].spec.size_bytes <= COPIED_BYTES])
-        self._fetched = tuple([core.Blob(each.slot, to) for each, to in zip(fetched, own, strict=True)])
+        arrays = [i for i in arrays if i not in variables]
+        copied = tuple([i for i in arrays if slots[i].spec.size_bytes <= COPIED_BYTES])
         sizes = [(i, slots[i].spec.size_bytes) for i in arrays]
-        self._parted = [(i, own[i] if size >= POOLED_BYTES else None) for i, size in sizes if size > COPIED_BYTES]
-        self._hands_out = bool(self._parted or self._lenders or self._variables)
+        parted = [(i, own[i] if size >= POOLED_BYTES else None) for i, size in sizes if size > COPIED_BYTES]
         self._sources = plan.feeds
         # Fed blobs of a device that ops of the host read, too.
         self._read_on_host = {
@@ -299,8 +294,14 @@ class Program:
             for blob, each in kept
         ]
         self._fetch_specs = [plan.slots[index].spec for index in plan.fetches.values()]
-        self._fetch_by_blob = {blob: i for i, blob in enumerate(plan.fetches)}
-        self._fetch_by_name = {blob.name: i for i, blob in enumerate(plan.fetches)}
+        self._shared = (
+            {blob: i for i, blob in enumerate(plan.fetches)},
+            {blob.name: i for i, blob in enumerate(plan.fetches)},
+            self._lengths,
+        )
+        hand_out = partial(_hand_out, parted, lenders, variables) if parted or lenders or variables else None
+        taken = tuple([core.Blob(each.slot, to) for each, to in zip(fetched, own, strict=True)])
+        self.fetcher = core.Fetcher(Result, taken, copied, hand_out, self._shared)
         self._scalars = (
             []
             if options.dry_run
@@ -386,7 +387,7 @@ class Program:
         if atomic:
             frame.atomic = True
         if self.per_item:
-            frame.items = Items()
+            frame.items = ItemResults()
         if self.is_partial:
             frame.failures, frame.ends_quietly = {}, False
         return frame
@@ -448,38 +449,25 @@ class Program:
 
     def result(self, frame: Frame) -> Result:
         """The result of a finished frame."""
+        if not (frame.failures or self._is_dry):
+            made: Result = self.fetcher.result(frame, frame.number)
+            return made
         errors = self._errors(frame) if frame.failures else None
-        fetched: list[Any] = [*self._fetch_specs] if self._is_dry else fetch(frame, self._fetched, self._copied)
-        if self._hands_out and not self._is_dry:
-            self._hand_out(fetched)
-        return Result(self._fetch_by_blob, self._fetch_by_name, fetched, (frame.number,), self._lengths, errors)
+        fetched: list[Any] = [*self._fetch_specs] if self._is_dry else self.fetcher.values(frame)
+        by_blob, by_name, lengths = self._shared
+        return Result(by_blob, by_name, fetched, (frame.number,), lengths, errors)
 
     def _errors(self, frame: Frame) -> dict[str, OpError]:
         """Errors in place of what is fetched of a frame that went on without some ops, and all other ones, by name."""
         failures, errors = frame.failures or {}, {}
-        for name, i in self._fetch_by_name.items():
-            slot = self._fetched[i].slot
+        for name, i in self._shared[1].items():
+            slot = self.fetcher.blobs[i].slot
             if slot in failures:
                 errors[name], frame.values[slot] = failures[slot], _ABSENT
         frame.failures = None  # as `Frame.error`: by its traceback an error refers to the frame
         told = {*errors.values()}
         others = {key: error for key, error in failures.items() if isinstance(key, str) and error not in told}
         return errors | others
-
-    def _hand_out(self, fetched: list[Any]) -> None:
-        """Make of what a frame has fetched, and is not copied, what the application may keep."""
-        for i, bucket in self._parted:
-            address = id(fetched[i])
-            fetched[i] = _parted(fetched, i)
-            if bucket is not None and id(fetched[i]) == address:
-                bucket.lend(fetched[i])
-        for device in self._lenders:
-            for value in fetched:
-                if device.is_array(value):
-                    device.lend(value)
-        for i in self._variables:
-            if type(fetched[i]) is np.ndarray:
-                fetched[i] = read_only(fetched[i])
 
     async def outcome(self, frame: Frame) -> Result:
         """Wait for a frame's end and return what it fetched; see `Frame.wait`."""
@@ -570,6 +558,22 @@ def check_unneeded(graph: Graph, key: Any) -> None:
         ranks = graph.world.size
         why = "nothing that is run reads it" if ranks == 1 else f"{ranks} ranks run the graph"
         raise FeedError(f"cannot feed blob {blob.name!r}: op {blob.producers[0].name!r} writes it, and {why}")
+
+
+def _hand_out(parted: list[Any], lenders: list[Any], variables: list[int], fetched: list[Any]) -> None:
+    """Make of what a frame has fetched, and is not copied, what the application may keep."""
+    for i, bucket in parted:
+        address = id(fetched[i])
+        fetched[i] = _parted(fetched, i)
+        if bucket is not None and id(fetched[i]) == address:
+            bucket.lend(fetched[i])
+    for device in lenders:
+        for value in fetched:
+            if device.is_array(value):
+                device.lend(value)
+    for i in variables:
+        if type(fetched[i]) is np.ndarray:
+            fetched[i] = read_only(fetched[i])
 
 
 def _parted(values: list[Any], index: int) -> Any:

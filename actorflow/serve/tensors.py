@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -225,6 +225,8 @@ def datatype_of(tensor: Tensor, array: _Array) -> str:
     Raises:
         DTypeError: if the protocol has none.
     """
+    if not isinstance(cast(object, array), np.ndarray):  # a list, as a sequence of an ONNX file is
+        raise DTypeError(f"output {tensor.name!r}: a {type(array).__name__} cannot be served")
     if not tensor.is_text or array.dtype.kind in "OSU":
         return tensor.datatype
     if array.dtype.name not in DATATYPES:

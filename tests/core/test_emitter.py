@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import contextvars
-from collections import deque
 from collections.abc import Iterable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.core.plain import FOREVER_NS
+from actorflow.core.plain import BURST, FOREVER_NS, QUICK_NS
 from actorflow.devices.memory import BufferPool
 from tests.core.test_forms import Program, rows
 
@@ -50,10 +48,6 @@ class Emitting:
             def enter(self, item: Any, values: list[Any]) -> None:
                 test.told.append(f"enter {item}")
                 values[0] = np.full(3, item)
-
-            def put(self, frame: Any) -> None:
-                test.told.append(f"put {frame.item}")
-                test.emitter.items.results.append(frame.values[1])
 
             def failed(self, error: BaseException) -> None:
                 test.told.append(repr(error))
@@ -122,14 +116,52 @@ def test_arrays_are_guarded_and_others_are_looked_at(form: Any) -> None:
 
 
 def test_results_wait_for_room(form: Any) -> None:
-    items = SimpleNamespace(results=deque(), room=2, resting=None)
-    emitting = Emitting(form, [ITEM] * 5, 4, items=items, hands_on=True, joins=[])
+    arrived: list[int] = []
+
+    class Items(form.Items):  # type: ignore[misc]
+        def arrived(self) -> None:
+            arrived.append(len(self.results))
+
+    class Result(form.Fetched):  # type: ignore[misc]
+        pass
+
+    items, taken = Items(), (form.Blob(1, None),)
+    items.least = items.room = 17  # more than come in a burst
+    fetcher = form.Fetcher(Result, taken, (), None, ({"blob": 0}, {"y": 0}, (("n", 3),)))
+    emitting = Emitting(form, [ITEM] * 20, 18, items=items, fetcher=fetcher, joins=[])
     emitting.run()
-    assert (len(items.results), emitting.emitter.steps) == (2, 2)
+    assert (len(items.results), emitting.emitter.steps, arrived) == (17, 17, [0])
     assert items.resting is emitting.emitter
-    items.room = 9
+    items.results.clear()
     emitting.run()
-    assert emitting.told[-4:] == ["put 2", "put 3", "put 4", "conclude"]
+    assert (len(items.results), arrived, emitting.told[-1]) == (3, [0, 0], "conclude")
+    result = items.results[-1]
+    assert type(result) is Result
+    assert [each.tolist() for each in result._values] == [[2, 2, 2]]
+    assert (result._blobs, result._by_name, result.frames) == ({"blob": 0}, {"y": 0}, (7,))
+    assert (result._lengths, result.errors) == ((("n", 3),), {})
+
+
+def test_quick_results_come_in_bursts(form: Any) -> None:
+    now_ns = 0
+    form.set_clock(lambda: now_ns)
+    try:
+        items = type("Items", (form.Items,), {"arrived": lambda items: None})()
+        rooms = []
+        for number, now_ns in enumerate([QUICK_NS, QUICK_NS + 9, 2 * QUICK_NS + 9]):  # noqa: B007
+            items.put("result", number)
+            items.results.clear()
+            rooms.append(items.room)
+        now_ns += 2 * QUICK_NS - 1
+        items.put("result", 4)
+        items.put("another", 5)
+        assert (rooms, items.room, [*items.results]) == ([1, BURST, 1], BURST, ["result", "another"])
+        items.results.clear()
+        items.least = BURST + 1
+        items.put("result", 6)
+        assert items.room == BURST + 1
+    finally:
+        form.set_clock(None)
 
 
 def test_what_takes_long_is_asked_for_elsewhere(form: Any) -> None:
@@ -205,7 +237,9 @@ def test_values_are_taken_out_of_a_frame(form: Any) -> None:
     frame, shown = program.frame(), np.arange(3.0)
     frame.values = [shown, np.zeros(3), None]
     blobs = form.Blob(1, bucket), form.Blob(0, None), form.Blob(0, bucket), form.Blob(2, None)
-    found = form.fetch(frame, blobs, (0, 2))
+    handed: list[Any] = []
+    found = form.Fetcher(form.Fetched, blobs, (0, 2), handed.append, ({}, {}, ())).values(frame)
+    assert handed == [found]
     assert [None if each is None else each.tolist() for each in found] == [[0] * 3, [0, 1, 2], [0, 1, 2], None]
     assert (found[1] is shown, found[2] is shown, frame.values, len(bucket.free)) == (True, False, [], 1)
 

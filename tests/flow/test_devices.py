@@ -40,6 +40,18 @@ def swapping(x: af.Blob, w: af.Blob) -> Any:
     return af.scan(lambda c, _: ((c[1], c[0] * w), None), (x, x * 2), length=3)[0][0]
 
 
+def with_entries(x: af.Blob, w: af.Blob) -> Any:
+    """A scan that is given an entry each time."""
+    return af.scan(lambda c, entry: (c * w + entry, None), x, af.ops.stack([x, x * 2], 0))[0]
+
+
+def picking(x: af.Blob, w: af.Blob) -> Any:
+    """The same by a body that takes the entry out of the whole array."""
+    entries, zero = af.ops.stack([x, x * 2], 0), af.ops.cast(af.ops.sum(x) * 0, "int64")
+    step = lambda c, _: ((c[0] * w + af.ops.take(entries, c[1]), c[1] + 1), None)  # noqa: E731
+    return af.scan(step, (x, zero), length=2)[0][0]
+
+
 def until(x: af.Blob, w: af.Blob) -> Any:
     """A loop that asks the device each time."""
     return af.while_loop(lambda y: af.ops.sum(y) < 100, lambda y: y * w, x)
@@ -62,6 +74,8 @@ PLACED: list[tuple[Callable[..., Any], str, list[str]]] = [
     (scanned, "sim:0", ["1 in, 0 out", "0 in, 0 out"]),
     (scanned, "cpu", ["1 in, 1 out", "0 in, 0 out"]),
     (taking, "cpu", ["1 in, 0 out", "0 in, 1 out"]),
+    (with_entries, "cpu", ["1 in, 2 out", "1 in, 0 out"]),
+    (picking, "cpu", ["1 in, 1 out", "0 in, 0 out"]),
     (swapping, "cpu", ["1 in, 1 out", "0 in, 0 out"]),
     (until, "cpu", ["1 in, 1 out", "0 in, 1 out", "0 in, 1 out"]),
     (nested, "cpu", ["1 in, 1 out", "0 in, 1 out", "0 in, 0 out", "0 in, 0 out"]),

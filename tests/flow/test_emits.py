@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
-from actorflow.runtime.items import BURST
+from actorflow.core.plain import BURST
 from actorflow.runtime.limits import limit_time
 from actorflow.trace.counters import NodeState
 

@@ -166,3 +166,19 @@ def test_a_length_that_does_not_fit_a_dtype_wraps() -> None:
     ]
     loaded = af.onnx.load(model(nodes, [("x", ["n"])], [("y", [1])]).SerializeToString())
     assert loaded.run_sync({"x": np.zeros(300, "f")})["y"].tolist() == [44]
+
+
+def test_a_part_of_known_length_whose_place_data_say() -> None:
+    nodes = [node("Add", "i two", "j"), node("Slice", "x i j one", "part"), node("ReduceSum", "part", "y")]
+    one = np.array([1])
+    proto = model(
+        nodes, [("x", ("n", 5)), ("i", (1,), "int64")], [("part", None), ("y", None)], {"two": one + 1, "one": one}
+    )
+    loaded, x = af.onnx.load(proto.SerializeToString()), weights(2, 5)
+    assert loaded.outputs["part"].shape == (loaded.inputs["x"].shape[0], 2)
+    for i in (0, 3, -5, -3):
+        found = loaded.run_sync({"x": x, "i": one * 0 + i})
+        np.testing.assert_array_equal(found["part"], x[:, [i, i + 1]])
+    for i in (4, -1, -2, -6):  # of which the file's own part is shorter
+        with pytest.raises(af.OpError, match="indices must be from -5 to 4"):
+            loaded.run_sync({"x": x, "i": one * 0 + i})

@@ -12,7 +12,9 @@ from actorflow.onnx.operators import TABLE
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "onnx.md"
 #: Operators whose bodies have operators that are refused.
-REFUSED_BODIES = {"SequenceMap", "Bernoulli"}
+REFUSED_BODIES = {"Bernoulli"}
+#: Operators on sequences and optional values.
+SEQUENCES = {name for name in by_data.FUNCTIONS if name.startswith(("Sequence", "Optional"))} | {"SplitToSequence"}
 
 
 def by_body() -> set[str]:
@@ -33,7 +35,8 @@ def table() -> str:
         if row.limits:
             limits[row.limits].append(row.operator)
     for operator, limit in flow.OPERATORS.items():
-        limits[limit].append(operator)
+        if limit:
+            limits[limit].append(operator)
     for operator, why in WHY_NOT.items():
         reasons[why].append(operator)
     return "\n".join(
@@ -42,6 +45,7 @@ def table() -> str:
             "|---|---|",
             *[f"| {kind} | {listed(kinds[kind])} |" for kind in sorted(kinds)],
             f"| with graphs inside | {listed(flow.OPERATORS)} |",
+            f"| of sequences and optional values, as Python objects | {listed({*SEQUENCES, 'ConcatFromSequence'})} |",
             f"| by the function that ONNX describes them by | {listed(by_body())} |",
             "",
             "| of these | refused are |",

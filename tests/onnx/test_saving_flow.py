@@ -154,28 +154,81 @@ lists (float[batch, time, 3] x, float[batch, 3] h0) => (float[batch, time, 3] y,
 """
 
 
-def test_a_list_that_a_loop_appends_to() -> None:
-    proto = onnx.parser.parse_model(LIST).SerializeToString()
-    model = af.onnx.load(proto)
-    session = InferenceSession(proto, providers=["CPUExecutionProvider"])
-    for batch, time in ((2, 5), (1, 1)):
-        given = np.random.default_rng(0).normal(size=(batch, time, 3)).astype(np.float32)
-        fed = {"x": given, "h0": given[:, 0]}
+def check_file(text: str, *feeds: dict[str, Any]) -> None:
+    """Check that a model gives what ONNX Runtime gives."""
+    proto = onnx.parser.parse_model(text).SerializeToString()
+    model, session = af.onnx.load(proto), InferenceSession(proto, providers=["CPUExecutionProvider"])
+    for fed in feeds:
         found = model.run_sync(fed)
-        for name, want in zip(("y", "last"), session.run(None, fed), strict=True):
-            np.testing.assert_allclose(found[name], want, rtol=1e-6)
+        for name, want in zip(found, session.run(None, fed), strict=True):
+            assert type(found[name]) is type(want)
+            for got, each in zip(*[x if isinstance(x, list) else [x] for x in (found[name], want)], strict=True):
+                np.testing.assert_allclose(got, each, rtol=1e-6)
+                assert got.dtype == each.dtype
 
 
 @pytest.mark.together(
     "old, new",
     [
-        ("new_axis: int = 1", "new_axis: int = 0"),
-        ("SequenceInsert (some, square)", "SequenceInsert (some, square, t)"),
-        ("square = Mul (h2, h2)", "size = SequenceLength (some)\n square = Mul (h2, h2)"),
-        ("y = Concat", "z = SequenceLength (items)\n y = Concat"),
+        ("", ""),
+        ("y = Concat", "wide = ConcatFromSequence <axis: int = 1> (items)\n y = Concat"),
+        (
+            "more = SequenceInsert (some, square)",
+            "z = Constant <value_int: int = 0> () more = SequenceInsert (some, square, z)",
+        ),
+        (
+            "square = Mul (h2, h2)",
+            "size = SequenceLength (some)\n n = Cast <to: int = 1> (size)\n square = Mul (h2, n)",
+        ),
+        ("y = Concat", "z = Constant <value_int: int = 0> ()\n first = SequenceAt (items, z)\n y = Concat"),
+        ("more = SequenceInsert (some, square)", "all = SequenceInsert (some, square)\n more = Identity (all)"),
     ],
 )
-def test_other_lists_are_refused(old: str, new: str) -> None:
+def test_lists_of_loops(old: str, new: str) -> None:
     assert old in LIST
-    with pytest.raises(af.GraphError, match="sequences cannot be loaded"):
-        af.onnx.load(onnx.parser.parse_model(LIST.replace(old, new)).SerializeToString())
+    given = [np.random.default_rng(0).normal(size=(*shape, 3)).astype(np.float32) for shape in ((2, 5), (1, 1))]
+    check_file(LIST.replace(old, new) if old else LIST, *[{"x": x, "h0": x[:, 0]} for x in given])
+
+
+def test_a_state_that_grows() -> None:
+    text = """
+        <ir_version: 8, opset_import: ["": 17]>
+        grown (float[1] x, int64 count, bool gives) => (float[n] y, int64 size, float total) {
+            y = Loop (count, , x) <body: graph = step (int64 t, bool going, float[m] s) => (bool on, float[k] more) {
+                on = Identity (going)
+                last = Constant <value: tensor = int64[1] {-1}> ()
+                end = Gather (s, last)
+                next = Add (end, x)
+                more = Concat <axis: int = 0> (s, next)
+            }>
+            size = Size (y)
+            total = If (gives) <
+                then_branch: graph = all () => (float[a] z) { z = Mul (y, y) },
+                else_branch: graph = one () => (float[1] z) { z = Identity (x) }
+            >
+        }
+    """.replace("float total", "float[b] total")
+    x = np.array([2], np.float32)
+    check_file(text, *[{"x": x, "count": np.array(n), "gives": np.array(n > 1)} for n in (0, 1, 4)])
+
+
+def test_sequences_are_fed_and_given() -> None:
+    text = """
+        <ir_version: 8, opset_import: ["": 17]>
+        fed (seq(float[n]) parts, float[3] x) => (seq(float[n]) more, int64 size, float[m] first) {
+            zero = Constant <value: tensor = int64 {0}> ()
+            size = SequenceLength (parts)
+            more = SequenceInsert (parts, x, zero)
+            first = SequenceAt (parts, zero)
+        }
+    """
+    model, x = af.onnx.load(onnx.parser.parse_model(text).SerializeToString()), np.arange(3, dtype=np.float32)
+    found = model.run_sync({"parts": [x[:1], x[:2]], "x": x})
+    x[:] = 9
+    assert [each.tolist() for each in found["more"]] == [[0, 1, 2], [0], [0, 1]]
+    assert (found["size"], found["first"].tolist()) == (2, [0])
+    for parts, why in ((x, "expected a sequence, a list of arrays, got ndarray"), ([], "has no place 0")):
+        with pytest.raises(af.OpError, match=why):
+            model.run_sync({"parts": parts, "x": x})
+    with pytest.raises(af.GraphError, match="Input 'parts': is of type sequence, and only tensors"):
+        af.onnx.load(onnx.parser.parse_model(text).SerializeToString(), backend="onnxruntime")

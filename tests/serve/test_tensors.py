@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as npst
 from actorflow.errors import DTypeError
 from actorflow.loop import at_once
 from actorflow.serve.account import Account, Share
-from actorflow.serve.tensors import DATATYPES, Tensor, to_bytes, to_json
+from actorflow.serve.tensors import DATATYPES, Tensor, datatype_of, to_bytes, to_json
 from actorflow.spec import TensorSpec
 from actorflow.web.http import Refused
 
@@ -170,3 +170,9 @@ def test_bytes_that_do_not_fit() -> None:
 def test_dtypes_that_the_protocol_lacks(dtype: Any) -> None:
     with pytest.raises(DTypeError, match=r"model 'model': 'x' .* cannot be served: expected a dtype of"):
         tensor(dtype, ())
+
+
+@pytest.mark.parametrize("value", [[np.ones(2)], np.ones(2, "complex64")])
+def test_objects_that_the_protocol_has_no_name_for(value: Any) -> None:
+    with pytest.raises(DTypeError, match=r"output 'x': (a list|complex64) cannot be served"):
+        datatype_of(tensor(object, ()), value)

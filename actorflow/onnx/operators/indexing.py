@@ -8,9 +8,12 @@ import numpy as np
 
 from actorflow import ops
 from actorflow.onnx.constants import constant, spend
+from actorflow.onnx.operators.elementwise import before_reshaping
 from actorflow.onnx.refusal import DependsOnData, Refused
 from actorflow.onnx.table import Node, lowers, within
 from actorflow.onnx.values import Value
+from actorflow.ops.elementwise import Sum
+from actorflow.ops.fills import Constant
 from actorflow.spec import Length
 
 
@@ -96,6 +99,8 @@ def _slice(node: Node) -> Value:
         starts, ends = node.attribute("starts"), node.attribute("ends")
         axes, steps = node.attribute("axes") or range(len(starts)), [1] * len(starts)
     else:
+        if node.value(1).numbers is None and (found := _some_places(node)) is not None:
+            return found
         starts, ends = node.numbers(1, "starts"), node.numbers(2, "ends")
         axes = node.numbers(3, "axes") if node.has(3) else range(len(starts))
         steps = node.numbers(4, "steps") if node.has(4) else [1] * len(starts)
@@ -105,6 +110,45 @@ def _slice(node: Node) -> Value:
         where = within(axis, x.rank)
         key[order.index(where)] = _part(start, end, step, x.shape[where])
     return node.ordered(order, ops.slice(blob, tuple(key)))
+
+
+def _some_places(node: Node) -> Value | None:
+    """A part of one axis that data say the place of, and whose end is a number of places further; None if it is not."""
+    x, start = node.x, node.value(1)
+    base, first = _moved(start.blob())
+    other, last = _moved(node.value(2).blob())
+    known = all(value is None or value.numbers is not None for value in node.inputs[3:])
+    if base is not other or last <= first or start.spec.size != 1 or not known:
+        return None
+    if node.has(4) and node.numbers(4, "steps") != [1]:
+        return None
+    axis = within(node.numbers(3, "axes")[0] if node.has(3) else 0, x.rank)
+    count, at = last - first, _long(start.blob())
+    # From before the end of the axis to behind its beginning there is nothing: an index that it does not have.
+    places = ops.where(ops.logical_and(at < 0, at >= -count), 2**31 - 1, at) + constant(node.graph, np.arange(count))
+    order, (blob,) = node.aligned(x)
+    return node.ordered(order, ops.take(blob, places, order.index(axis)))
+
+
+def _moved(blob: Any) -> tuple[Any, int]:
+    """The integer that one is made of by adding constants, and their sum."""
+    moved = 0
+    while (blob := before_reshaping(blob)).producers:
+        (made_by,) = blob.producers
+        terms = [_number(each) for each in made_by.inputs]
+        if type(made_by.operation) is not Sum or terms.count(None) != 1:
+            break
+        moved += sum(term for term in terms if term is not None)
+        blob = made_by.inputs[terms.index(None)]
+    return blob, moved
+
+
+def _number(blob: Any) -> int | None:
+    """The integer that a blob always holds; None if it may differ."""
+    made_by = (before_reshaping(blob).producers or [None])[0]
+    if made_by is None or type(made_by.operation) is not Constant or blob.spec.size != 1:
+        return None
+    return int(made_by.operation.value.item())
 
 
 def _part(start: Any, end: Any, step: Any, length: Any) -> slice:
