@@ -293,7 +293,7 @@ def _multiply(x: Array, weight: Array, scale: Array, added: Array, y: Array, neg
 def _whole(array: Array, zero: Any) -> Array:
     """Weights without their zero point, in 8 bits if these have them."""
     found = array.astype(np.int16) - np.int16(zero)
-    fits = not found.size or (found.min() >= -128 and found.max() < 128)  # noqa: PLR2004
+    fits = not found.size or (found.min() >= -128 and found.max() < 128)
     return found.astype(np.int8) if fits else found
 
 
