@@ -432,7 +432,18 @@ def _path(name: str) -> list[str]:
     return [legal(part) for part in name.split("/", _DEEPEST) if part]
 
 
+#: How attributes that are numbers are read, by their types; `helper.get_attribute_value` asks one type after the other.
+_NUMBERS: Mapping[int, Callable[[AttributeProto], Any]] = {
+    AttributeProto.INT: lambda attribute: attribute.i,
+    AttributeProto.INTS: lambda attribute: [*attribute.ints],
+    AttributeProto.FLOAT: lambda attribute: attribute.f,
+    AttributeProto.FLOATS: lambda attribute: [*attribute.floats],
+}
+
+
 def _plain(attribute: AttributeProto) -> Any:
+    if attribute.type in _NUMBERS:
+        return _NUMBERS[attribute.type](attribute)
     if attribute.type == AttributeProto.TENSOR:
         return constants.own(array_of(attribute.t))
     if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.SPARSE_TENSOR):
