@@ -50,7 +50,7 @@ _OWN = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
 counting: AbstractContextManager[Any] = nullcontext()
 
 
-def untouched(size_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def untouched(size_bytes: int) -> Any:
     """Bytes that are 0 and take no memory, page by page, until they are written to."""
     return np.frombuffer(mmap.mmap(-1, size_bytes, **_OWN), np.uint8)
 

@@ -136,7 +136,8 @@ class File:
             open_axes = ", ".join(map(repr, sorted(self._used))) or "none"
             raise GraphError(
                 f"no open axis of an input has the name {', '.join(map(repr, unknown))}; open are {open_axes} "
-                f"(one that is fixed in the file is opened by its position, {_how_to_open(self.inputs)})"
+                f"(one that is fixed in the file is opened by its position, "
+                f"axes={{{next(iter(self.inputs), 'input')!r}: {{0: 'batch'}}}})"
             )
         if is_external and not isinstance(source, bytes):
             _load_external(model, Path(source).parent)
@@ -387,10 +388,6 @@ def checked_axes(axes: object) -> Axes:
         if not isinstance(name, str) or not all(isinstance(n, int) and n >= 0 for n in numbers) or "" in given:
             raise TypeError(f"axes must be like {_AXES}, got {{{name!r}: {each!r}}}")
     return axes
-
-
-def _how_to_open(inputs: Mapping[str, TensorSpec]) -> str:
-    return f"axes={{{next(iter(inputs), 'input')!r}: {{0: 'batch'}}}}"
 
 
 def axis_name(name: str) -> str:

@@ -172,7 +172,7 @@ class Lowering:
             )
             return (cast(Value, constant),)
         schema = _schema(*self._operator(proto))
-        has_body = schema is not None and _has_body(schema)
+        has_body = schema is not None and (schema.has_function or schema.has_context_dependent_function)
         inputs: list[Value | None] = []
         for each in proto.input:
             if each in self._unusable:
@@ -432,18 +432,19 @@ def _path(name: str) -> list[str]:
     return [legal(part) for part in name.split("/", _DEEPEST) if part]
 
 
-#: How attributes that are numbers are read, by their types; `helper.get_attribute_value` asks one type after the other.
-_NUMBERS: Mapping[int, Callable[[AttributeProto], Any]] = {
-    AttributeProto.INT: lambda attribute: attribute.i,
-    AttributeProto.INTS: lambda attribute: [*attribute.ints],
-    AttributeProto.FLOAT: lambda attribute: attribute.f,
-    AttributeProto.FLOATS: lambda attribute: [*attribute.floats],
+#: Fields of attributes that are numbers, by their types: `helper.get_attribute_value` asks one type after the other.
+_FIELDS = {
+    AttributeProto.INT: "i",
+    AttributeProto.INTS: "ints",
+    AttributeProto.FLOAT: "f",
+    AttributeProto.FLOATS: "floats",
 }
 
 
 def _plain(attribute: AttributeProto) -> Any:
-    if attribute.type in _NUMBERS:
-        return _NUMBERS[attribute.type](attribute)
+    if (field := _FIELDS.get(attribute.type)) is not None:
+        found = getattr(attribute, field)
+        return found if len(field) == 1 else [*found]
     if attribute.type == AttributeProto.TENSOR:
         return constants.own(array_of(attribute.t))
     if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.SPARSE_TENSOR):
@@ -454,10 +455,6 @@ def _plain(attribute: AttributeProto) -> Any:
     if attribute.type == AttributeProto.STRINGS:
         return [each.decode("utf-8", "replace") for each in value]
     return value
-
-
-def _has_body(schema: Any) -> bool:
-    return bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def _function(schema: Any, proto: NodeProto, inputs: Sequence[Value | None], opset: int) -> onnx.FunctionProto:

@@ -15,7 +15,6 @@ from actorflow.ops.cpu.depthwise import is_depthwise
 from actorflow.ops.cpu.kept import kept
 from actorflow.ops.cpu.parallel import even_cuts, product_ns
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
-from actorflow.ops.nn.windows import Windows
 from actorflow.ops.onednn import library as dnnl
 from actorflow.ops.onednn.library import Handle, UnsupportedError, dims, libdnnl
 from actorflow.ops.onednn.steps import (
@@ -49,17 +48,6 @@ def _weights(kernel: Sequence[int], own: int, out: int, groups: int) -> tuple[Ha
     return libdnnl().memory(shape, strides), libdnnl().memory(shape)
 
 
-def _geometry(w: Windows, order: int) -> tuple[Any, ...]:
-    """Strides, dilations and borders as the library takes them."""
-    pad = w.pad[::order]
-    return (
-        dims(w.stride[::order]),
-        dims([d - 1 for d in w.dilation[::order]]),
-        dims([before for before, _ in pad]),
-        dims([after for _, after in pad]),
-    )
-
-
 class _Described:
     """A convolution, as the library is told of it.
 
@@ -69,7 +57,8 @@ class _Described:
     def __init__(self, operation: Any, x: Sequence[int], kernel: Sequence[int], columns: int) -> None:
         w = operation.windows(x[1:-1], kernel)
         order = -1 if {*x[2:-1], *kernel[1:], *w.out[1:]} == {1} else 1
-        self.geometry = _geometry(w, order)
+        before, after = zip(*w.pad[::order], strict=True)
+        self.geometry = [*map(dims, (w.stride[::order], [d - 1 for d in w.dilation[::order]], before, after))]
         own, groups = x[-1] // operation.groups, operation.groups
         self.x, self.y = images((x[0], *x[1:-1][::order], x[-1])), images((x[0], *w.out[::order], columns))
         kernel = kernel[::order]
