@@ -143,10 +143,11 @@ def _from_front(kind: str, indices: Array, length: int) -> Indices:
 
 @kernel(ops.Take)
 def _take(operation: ops.Take, inputs: list[Array], outputs: list[Array]) -> None:
-    _put_taken("Take", *inputs, operation.axis, outputs[0])
+    _put_taken("Take", inputs, operation.axis, outputs[0])
 
 
-def _put_taken(kind: str, x: Array, indices: Array, axis: int, y: Array) -> None:
+def _put_taken(kind: str, inputs: list[Array], axis: int, y: Array) -> None:
+    x, indices = inputs
     if y.size <= _FEW:
         try:
             y[...] = x.take(indices, axis)
@@ -186,7 +187,7 @@ def _take_along_axis(operation: ops.TakeAlongAxis, inputs: list[Array], outputs:
     x, indices = inputs
     axis = operation.axis % x.ndim
     if x.size == x.shape[axis]:
-        _put_taken("TakeAlongAxis", x.reshape(-1), indices, 0, outputs[0])
+        _put_taken("TakeAlongAxis", [x.reshape(-1), indices], 0, outputs[0])
         return
     places = _from_front("TakeAlongAxis", indices, x.shape[axis])
     if places.size:
