@@ -28,7 +28,9 @@ from weakref import getweakrefcount
 
 from numpy import can_cast, generic, matmul, seterr
 
-from actorflow.core.plain import BURST, CALL_BYTES, FOREVER_NS, MOST_COPIED_BYTES, PATIENCE_NS, QUICK_NS, FrameState
+from actorflow.core.plain import (
+    BURST, CALL_BYTES, FOREVER_NS, MOST_COPIED_BYTES, PATIENCE_NS, QUICK_NS, FrameState, untouched,
+)
 
 np.import_array()
 SOURCE = ACTORFLOW_SOURCE  # the checksum of this file
@@ -121,17 +123,17 @@ cdef class Profile:
 
 
 cdef class Ring:
-    cdef readonly bytearray buffer
+    cdef readonly np.ndarray buffer
     cdef readonly int64_t mask
     cdef public int64_t total
 
     def __init__(self, int64_t capacity):
-        self.buffer = bytearray(capacity * CALL_BYTES)
+        self.buffer = untouched(capacity * CALL_BYTES)
         self.mask = capacity - 1
         self.total = 0
 
     cdef inline void enter(self, int64_t end_ns, int64_t elapsed_ns, int64_t key, int64_t frame) noexcept:
-        cdef int64_t *row = <int64_t *>PyByteArray_AS_STRING(self.buffer) + (self.total & self.mask) * 4
+        cdef int64_t *row = <int64_t *>np.PyArray_DATA(self.buffer) + (self.total & self.mask) * 4
         row[0] = end_ns
         row[1] = elapsed_ns
         row[2] = key

@@ -12,6 +12,7 @@ all else. So while there are shifts, counts are guarded by a lock; the compiled 
 
 from __future__ import annotations
 
+import mmap
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -43,11 +44,18 @@ FOREVER_NS = 1 << 62
 MOST_COPIED_BYTES = 1 << 16
 
 _pack_row = Struct("=qqqq").pack_into
+#: Arguments of memory that a child of a fork has a copy of, where there are forks.
+_OWN = {"flags": mmap.MAP_PRIVATE} if hasattr(mmap, "MAP_PRIVATE") else {}
 #: A lock for the counts, once there are threads: `actorflow.threads`, which starts them all, brings it. It is held for
 #: some steps of Python. As taking it costs nearly as much as these, the loop's thread leaves it alone where there is no
 #: shift: none begins but by a hand of the loop's, or of another shift. It may be taken again by the thread that has it,
 #: as a collection of garbage in the middle may run anything.
 counting: AbstractContextManager[Any] = nullcontext()
+
+
+def untouched(size_bytes: int) -> Any:
+    """Bytes that are 0 and take no memory, page by page, until they are written to."""
+    return np.frombuffer(mmap.mmap(-1, size_bytes, **_OWN), np.uint8)
 
 
 def _count_unshared() -> int:
@@ -115,7 +123,7 @@ class Ring:
     __slots__ = ("buffer", "mask", "total")
 
     def __init__(self, capacity: int) -> None:
-        self.buffer = bytearray(capacity * CALL_BYTES)
+        self.buffer = untouched(capacity * CALL_BYTES)
         self.mask = capacity - 1
         self.total = 0
 

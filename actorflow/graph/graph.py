@@ -398,9 +398,8 @@ class Graph:
             array([ 0., -1.], dtype=float32)
         """
         operation = Constant(_constant_array(value, dtype))
-        with self._innermost, self.at(place):
-            blob: Blob = self.apply(operation, name=name)
-        return blob
+        with self._innermost as scope:
+            return scope._add_op(self._name_of(operation, name), operation, place, None)()
 
     def replica(self, name: str, of: Blob, place: Place | str | None = None) -> Variable:
         """Make a copy of a variable at another place, that the program keeps equal to it: by updates that are the same.

@@ -158,10 +158,6 @@ def _filled(attributes: _Attributes, shape: Any) -> Any:
     return np.full(shape.tolist(), np.float32(0) if value is None else value.reshape(-1)[0])
 
 
-def _expanded(attributes: _Attributes, x: Any, shape: Any) -> Any:
-    return np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape.tolist()))).copy()
-
-
 def _reduced(function: Callable[..., Any]) -> Callable[..., Any]:
     return lambda *arrays: reduce(function, arrays)
 
@@ -195,7 +191,7 @@ _FUNCTIONS = {
     **_JOINING,
     **_MOVING,
     "ConstantOfShape": _filled,
-    "Expand": _expanded,
+    "Expand": lambda _, x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape.tolist()))).copy(),
     "Range": _range,
     "Tile": lambda attributes, x, repeats: np.tile(x, repeats.tolist()),
 }

@@ -97,7 +97,7 @@ class File:
             self._load(source, checked, is_whole)
 
     def _load(self, source: str | os.PathLike[str] | bytes, axes: Axes, is_whole: bool) -> None:
-        model, self.weights = _checked(source, is_whole)
+        (model, self.weights), is_external = _checked(source, is_whole)
         graph = model.graph
         given = {tensor.name for tensor in graph.initializer}
         self._axes = {name: each for name, each in axes.items() if not isinstance(each, Mapping)}
@@ -140,7 +140,7 @@ class File:
                 f"no open axis of an input has the name {', '.join(map(repr, unknown))}; open are {open_axes} "
                 f"(one that is fixed in the file is opened by its position, {how})"
             )
-        if not isinstance(source, bytes):
+        if is_external and not isinstance(source, bytes):
             _load_external(model, Path(source).parent)
         self.model = model
 
@@ -242,8 +242,8 @@ class File:
         return legal
 
 
-def _checked(source: str | os.PathLike[str] | bytes, is_whole: bool) -> Contents:
-    """What a file has, without weights from other files, its own functions inlined."""
+def _checked(source: str | os.PathLike[str] | bytes, is_whole: bool) -> tuple[Contents, bool]:
+    """What a file has, without weights from other files, its own functions inlined; whether there are such weights."""
     try:
         if not is_whole:
             model, weights = contents_in(source) if isinstance(source, bytes) else contents_of(os.fspath(source))
@@ -262,8 +262,8 @@ def _checked(source: str | os.PathLike[str] | bytes, is_whole: bool) -> Contents
     ends = (*model.graph.input, *model.graph.output)
     try:
         is_plain = is_sorted and all(each.type.tensor_type.HasField("shape") for each in ends)
-        checker.check_model(os.fspath(source) if is_external and is_plain else _light(model, weights))
-        return Contents(inlined(model), weights)
+        checker.check_model(os.fspath(source) if is_external and is_plain else _light(model, weights, is_external))
+        return Contents(inlined(model), weights), is_external
     except (checker.ValidationError, RuntimeError, ValueError) as error:
         raise GraphError(f"not a valid model: {error}") from error
 
@@ -295,7 +295,7 @@ def names_read(proto: NodeProto) -> Iterator[str]:
                 yield from [output.name for output in inner.output]
 
 
-def _light(model: ModelProto, weights: Container[str]) -> ModelProto:
+def _light(model: ModelProto, weights: Container[str], is_external: bool) -> ModelProto:
     """A copy for the checker, which wants a shape of each input and output, and looks no further than that.
 
     Large weights and those in other files, which it would copy and look for, are left out: they are checked as they
@@ -318,7 +318,7 @@ def _light(model: ModelProto, weights: Container[str]) -> ModelProto:
     for each in (*made.input, *made.output):
         if each.type.HasField("tensor_type"):
             each.type.tensor_type.shape.SetInParent()
-    for tensor in filter(uses_external_data, _tensors(light)):
+    for tensor in filter(uses_external_data, _tensors(light) if is_external else ()):
         name, kind = tensor.name, tensor.data_type
         tensor.Clear()
         tensor.name, tensor.data_type = name, kind
@@ -329,11 +329,8 @@ def _light(model: ModelProto, weights: Container[str]) -> ModelProto:
 def _load_external(model: ModelProto, folder: Path) -> None:
     sizes: dict[str, int] = {}
     asked = 0
-    external = [*filter(uses_external_data, _tensors(model))]
-    if not external:
-        return
     try:
-        for tensor in external:
+        for tensor in filter(uses_external_data, _tensors(model)):
             part: Any = ExternalDataInfo(tensor)
             size = sizes[part.location] = (folder / part.location).stat().st_size
             asked += part.length or size - (part.offset or 0)

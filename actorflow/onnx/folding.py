@@ -86,11 +86,7 @@ def folded(
     for array in given:
         if array is not None:
             constants.count_while_held(array)
-    return [None if array is None else _known(graph, array) for array in given]
-
-
-def _known(graph: Graph, array: Any) -> Value:
-    return Value(graph, TensorSpec(array.shape, array.dtype), known=array)
+    return [None if x is None else Value(graph, TensorSpec(x.shape, x.dtype), known=x) for x in given]
 
 
 def _are_few(proto: NodeProto, inputs: Sequence[Value | None], opset: int) -> bool:

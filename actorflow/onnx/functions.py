@@ -25,7 +25,10 @@ def inlined(model: ModelProto) -> ModelProto:
     """
     if not model.functions:
         return model
-    own = {(each.domain, each.name, each.overload): _bytes(each.node) for each in model.functions}
+    own = {
+        (each.domain, each.name, each.overload): sum([_NODE + node.ByteSize() for node in each.node])
+        for each in model.functions
+    }
     most = _FREE + _TIMES * sum(own.values())
     bodies = {(each.domain, each.name, each.overload): each.node for each in model.functions}
     whole: dict[_Key, int] = {}
@@ -42,10 +45,6 @@ def inlined(model: ModelProto) -> ModelProto:
         if total > most:
             raise GraphError(f"the calls of function {key[1]!r} and others become more than {most} bytes of nodes")
     return inliner.inline_local_functions(model)
-
-
-def _bytes(nodes: Iterable[NodeProto]) -> int:
-    return sum(_NODE + each.ByteSize() for each in nodes)
 
 
 def _called(nodes: Iterable[NodeProto], known: Iterable[_Key]) -> Iterator[_Key]:

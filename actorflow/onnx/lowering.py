@@ -441,7 +441,19 @@ def _path(name: str) -> list[str]:
     return [legal(part) for part in name.split("/", _DEEPEST) if part]
 
 
+#: Fields of attributes that are numbers, by their types: `helper.get_attribute_value` asks one type after the other.
+_FIELDS = {
+    AttributeProto.INT: "i",
+    AttributeProto.INTS: "ints",
+    AttributeProto.FLOAT: "f",
+    AttributeProto.FLOATS: "floats",
+}
+
+
 def _plain(attribute: AttributeProto) -> Any:
+    if (field := _FIELDS.get(attribute.type)) is not None:
+        found = getattr(attribute, field)
+        return found if len(field) == 1 else [*found]
     if attribute.type == AttributeProto.TENSOR:
         return constants.own(array_of(attribute.t))
     if attribute.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS, AttributeProto.SPARSE_TENSOR):

@@ -266,9 +266,7 @@ def load(
     )
     graph = Graph(network.name)
     graph.options = graph.options._replace(**limits)
-    inputs = {
-        name: graph.blob(_input_name(graph, name), spec.shape, spec.dtype) for name, spec in network.inputs.items()
-    }
+    inputs = {name: graph.blob(graph.unique_name(legal(name)), *spec) for name, spec in network.inputs.items()}
     outputs = dict(zip(network.outputs, network.lower(graph, [*inputs.values()], once=True), strict=True))
     model = Model(graph, inputs, outputs, values=network.values, variables=network.weights)
     del network  # and the file's own form with it
@@ -291,10 +289,6 @@ def _untie(graph: GraphProto) -> None:
             copied.name = node.output[0]
             weights[copied.name] = copied
             graph.node.remove(node)
-
-
-def _input_name(graph: Graph, name: str) -> str:
-    return graph.unique_name(legal(name))
 
 
 def _read(source: Source) -> str | os.PathLike[str] | bytes:

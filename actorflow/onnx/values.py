@@ -70,7 +70,7 @@ class Value:
         shape: tuple[Any, ...] = spec.shape
         if len(shape) > MOST_AXES:
             raise Refused(f"gives a tensor of {len(shape)} axes, at most {MOST_AXES} are allowed")
-        if any(not isinstance(n, Length) and n < 0 for n in shape):
+        if min([n for n in shape if type(n) is int], default=0) < 0:
             raise Refused(f"gives a tensor of the shape {list(shape)}, of negative lengths")
         self.graph = graph
         self.spec = spec

@@ -390,15 +390,15 @@ def inferred(operation: Operation, inputs: Sequence[TensorSpec]) -> tuple[Tensor
     is_bare = isinstance(given, TensorSpec)
     if given is None:
         return None
-    if is_bare or not (isinstance(given, tuple | list) and all(isinstance(each, TensorSpec) for each in given)):
+    if is_bare or not isinstance(given, tuple | list) or {*map(type, given)} - {TensorSpec}:
         got = f"a bare TensorSpec, {given}" if is_bare else repr(given)
         raise GraphError(f"{operation.kind}.infer must return a tuple of TensorSpec, one for each output, got {got}")
     for spec in given:
-        # Parameters may lead to any: those of a file are what it says.
-        is_open = not all(type(n) is int and n >= 0 for n in spec.shape)
-        if is_open:
+        # Parameters may lead to any: those of a file are what it says. Inputs have been looked at.
+        is_open = {*map(type, spec.shape)} - {int} or min(spec.shape, default=0) < 0
+        if is_open and not any(spec.shape == x.shape for x in inputs):
             TensorSpec.of(*spec)
-            is_open = bool(axes_in(spec.shape))
+            is_open = axes_in(spec.shape)
         if len(spec.shape) > MOST_AXES or not (is_open or spec.size_bytes < _MOST_BYTES):
             raise ShapeError(f"{operation.kind}: expected a result of less than 2**63 bytes, got {spec}")
     return found

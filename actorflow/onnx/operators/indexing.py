@@ -80,16 +80,12 @@ def _one_hot(node: Node) -> Value:
     whole = blob if blob.dtype.kind in "iu" else ops.cast(blob, "int64")
     whole = whole if whole.dtype == np.int64 else ops.cast(whole, "int64")
     # Negative ones count from the end; what is out of range is nowhere.
-    found = ops.where(ops.less(whole, _zero(whole)), whole + depth, whole)
+    found = ops.where(ops.less(whole, whole.constant_like(0)), whole + depth, whole)
     inside = ops.logical_and(found >= 0, found < depth)
     hot = ops.cast(ops.one_hot(ops.where(inside, found, 0), depth, "float32"), "bool")
     hot = ops.moveaxis(ops.logical_and(hot, ops.expand_dims(inside, -1)), -1, axis)
     pair = values.blob()
     return node.usual(ops.where(hot, ops.slice(pair, 1), ops.slice(pair, 0)))
-
-
-def _zero(like: Any) -> Any:
-    return like.constant_like(0)
 
 
 @lowers("Slice")

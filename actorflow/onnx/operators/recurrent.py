@@ -252,22 +252,21 @@ def _quantized(operation: QuantizedLSTM, inputs: list[Array], _outputs: None) ->
     x, hidden, cell, *weights, scale_x, scale_h, bias = inputs
     y, (rows, width) = np.empty((len(x), *hidden.shape), x.dtype), hidden.shape
     by_x, by_h = kept(operation).derived("weights").of(weights, lambda *each: [*map(_packed, each)])
-    gates = np.empty((x.shape[0] * rows, 4 * width), np.float32)
     if not y.size:
         return [y, hidden, cell]
-    _multiply(x.reshape(-1, x.shape[2]), by_x, scale_x, gates)
-    np.add(gates, bias, out=gates)
-    gates, step = gates.reshape(len(x), rows, 4 * width), np.empty((rows, 4 * width), np.float32)
-    opened, new = step[:, : 3 * width], step[:, 3 * width :]
-    into, out, stays = (opened[:, k * width : (k + 1) * width] for k in range(3))
-    cell = cell.copy()
+    gates, step = np.empty((len(x) * rows, 4 * width), np.float32), np.empty((rows, 4 * width), np.float32)
+    _multiply(x.reshape(-1, x.shape[2]), by_x, scale_x, np.broadcast_to(bias, gates.shape), gates)
+    gates, opened, new = gates.reshape(len(x), rows, 4 * width), step[:, : 3 * width], step[:, 3 * width :]
+    out, cell, module = step[:, width : 2 * width], np.array(cell, order="C"), narrow()
     for i in range(len(x))[:: -1 if operation.reverse else 1]:
-        _multiply(hidden, by_h, scale_h, step)
-        np.add(step, gates[i], out=step)
-        np.exp(np.negative(opened, out=opened), out=opened)
-        np.reciprocal(np.add(opened, 1, out=opened), out=opened)
-        np.multiply(into, np.tanh(new, out=new), out=into)
-        np.add(np.multiply(stays, cell, out=cell), into, out=cell)
+        _multiply(hidden, by_h, scale_h, gates[i], step, 3 * width)
+        np.exp(opened, out=opened)
+        np.tanh(new, out=new)
+        if module is None:
+            np.reciprocal(np.add(opened, 1, out=opened), out=opened)
+            cell = opened[:, 2 * width :] * cell + opened[:, :width] * new
+        else:
+            module.gates(step, cell)
         hidden = np.multiply(out, np.tanh(cell, out=new), out=y[i])
     return [y, hidden.copy(), cell]
 
@@ -275,19 +274,27 @@ def _quantized(operation: QuantizedLSTM, inputs: list[Array], _outputs: None) ->
 def _packed(weight: Array) -> Array:
     """Whole numbers as products take them."""
     module = narrow()
-    return weight.astype(np.float32) if module is None else module.pack(weight.astype(np.int32))
+    return weight.astype(np.float32) if module is None else module.pack(weight.astype(np.int32), weight.itemsize)
 
 
-def _multiply(x: Array, weight: Array, scale: Array, y: Array) -> None:
-    """Put rows, rounded to 8 bits between the least and the largest number, times whole numbers and a scale into y."""
-    whole, step, zero = quantized(x)
-    if (module := narrow()) is None:
-        np.multiply((whole - zero) @ weight, step * scale, out=y)
+def _multiply(x: Array, weight: Array, scale: Array, added: Array, y: Array, negated: int = 0) -> None:
+    """Put rows, rounded to 8 bits between the least and the largest number, times whole numbers and a scale into y.
+
+    Other numbers are added; the first columns, as many as are ``negated``, have the other sign then.
+    """
+    if (module := narrow()) is not None:
+        module.product(np.ascontiguousarray(x), weight, scale, added, y, negated)
         return
-    rounded, sums = np.zeros((len(x), 2 * weight.shape[1]), np.int16), np.empty(y.shape, np.int32)
-    np.subtract(whole, np.int16(zero), out=rounded[:, : x.shape[1]])
-    module.multiply(rounded, weight, sums)
-    np.multiply(sums, step * scale, out=y, dtype=np.float32, casting="unsafe")
+    whole, step, zero = quantized(x)
+    np.add(((whole - zero) @ weight) * (step * scale), added, out=y)
+    np.negative(y[:, :negated], out=y[:, :negated])
+
+
+def _whole(array: Array, zero: Any) -> Array:
+    """Weights without their zero point, in 8 bits if these have them."""
+    found = array.astype(np.int16) - np.int16(zero)
+    fits = not found.size or (found.min() >= -128 and found.max() < 128)
+    return found.astype(np.int8) if fits else found
 
 
 @lowers(
@@ -306,7 +313,7 @@ def _quantized_lstm(node: Node) -> list[Value | None]:
             array, scale = node.array(at, "a weight")[i], node.array(position, "a scale")[i]
             zero = node.array(position + 1, "a zero point")[i] if node.has(position + 1) else 0
             spend(*array.shape, size=4)
-            weights.append(array.astype(np.int16) - np.int16(zero))
+            weights.append(_whole(array, zero))
             scales.append(np.asarray(scale, np.float32).reshape(-1))
         width = weights[1].shape[0]
         bias = node.array(3, "the bias")[i] if node.has(3) else np.zeros(8 * width, np.float32)

@@ -143,17 +143,21 @@ def _from_front(kind: str, indices: Array, length: int) -> Indices:
 
 @kernel(ops.Take)
 def _take(operation: ops.Take, inputs: list[Array], outputs: list[Array]) -> None:
-    (x, indices), (y,) = inputs, outputs
+    _put_taken("Take", inputs, operation.axis, outputs[0])
+
+
+def _put_taken(kind: str, inputs: list[Array], axis: int, y: Array) -> None:
+    x, indices = inputs
     if y.size <= _FEW:
         try:
-            y[...] = x.take(indices, operation.axis)
+            y[...] = x.take(indices, axis)
             return
         except (IndexError, TypeError):  # its message says less; it takes no unsigned numbers of 64 bits
             pass
     # Other modes than "raise" write into the output without a buffer; this one counts from the end.
-    places = _checked("Take", indices, -x.shape[operation.axis], x.shape[operation.axis])
+    places = _checked(kind, indices, -x.shape[axis], x.shape[axis])
     if places.size:
-        np.take(x, places, axis=operation.axis, out=y, mode="wrap")
+        np.take(x, places, axis=axis, out=y, mode="wrap")
 
 
 @kernel(ops.TakeDown)
@@ -182,6 +186,9 @@ def _take_down(operation: ops.TakeDown, inputs: list[Array], outputs: list[Array
 def _take_along_axis(operation: ops.TakeAlongAxis, inputs: list[Array], outputs: list[Array]) -> None:
     x, indices = inputs
     axis = operation.axis % x.ndim
+    if x.size == x.shape[axis]:
+        _put_taken("TakeAlongAxis", [x.reshape(-1), indices], 0, outputs[0])
+        return
     places = _from_front("TakeAlongAxis", indices, x.shape[axis])
     if places.size:
         np.take(x.reshape(-1), _flat(places, axis, x.shape[axis]), out=outputs[0], mode="wrap")
@@ -203,8 +210,6 @@ def _take_along_axis_down(operation: ops.TakeAlongAxisDown, inputs: list[Array],
 def _flat(places: Indices, axis: int, length: int) -> Indices:
     """Indices along an axis as positions in a flat array, whose axis has this length."""
     outer, inner = math.prod(places.shape[:axis]), math.prod(places.shape[axis + 1 :])
-    if outer == inner == 1:
-        return places
     starts = np.arange(outer)[:, np.newaxis, np.newaxis] * (length * inner) + np.arange(inner)
     return (places.reshape(outer, places.shape[axis], inner) * inner + starts).reshape(places.shape)
 

@@ -18,6 +18,7 @@ SOURCE = ACTORFLOW_SOURCE  # the checksum of this file
 
 cdef extern from *:
     """
+    #include <math.h>
     #include <stdint.h>
     #include <stdlib.h>
     #include <string.h>
@@ -196,8 +197,74 @@ cdef extern from *:
             memcpy(y + i, bytes, here);
         }
     }
+
+    /* Rows of numbers divided by a step, rounded and cut off at 8 bits around a zero point, in 16 bits with zeros behind. */
+    FOR_AVX2 static void round_rows(const float *x, ptrdiff_t rows, ptrdiff_t columns, int16_t *y, ptrdiff_t width,
+                                    float step, float zero) {
+        const __m256 steps = _mm256_set1_ps(step), least = _mm256_set1_ps(-zero), most = _mm256_set1_ps(255 - zero);
+        for (ptrdiff_t r = 0; r < rows; r++, x += columns, y += width)
+            for (ptrdiff_t i = 0; i < width; i += 8) {
+                float rest[8] = {0};
+                const ptrdiff_t here = width - i < 8 ? width - i : 8, given = columns - i < 8 ? columns - i : 8;
+                if (given < 8)
+                    memcpy(rest, x + i, given * sizeof *x);
+                __m256 whole = _mm256_div_ps(_mm256_loadu_ps(given < 8 ? rest : x + i), steps);
+                whole = _mm256_round_ps(whole, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+                const __m256i wide = _mm256_cvtps_epi32(_mm256_min_ps(_mm256_max_ps(whole, least), most));
+                const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+                memcpy(y + i, &half, here * sizeof *y);
+            }
+    }
+
+    /* Sums of whole numbers, which stand where the result is to be, times a scale, and more; some with the other sign. */
+    FOR_AVX2 static void scale_rows(float *y, ptrdiff_t rows, ptrdiff_t columns, float step, const float *scale,
+                                    ptrdiff_t scale_step, const float *added, ptrdiff_t row_step, ptrdiff_t negated) {
+        for (ptrdiff_t r = 0; r < rows; r++, y += columns, added += row_step)
+            for (ptrdiff_t c = 0; c < columns; c++) {
+                int32_t sum;
+                memcpy(&sum, y + c, sizeof sum);
+                const float found = (float)sum * (step * scale[c * scale_step]) + added[c];
+                y[c] = c < negated ? -found : found;
+            }
+    }
+
+    static int multiply_rounded(const float *x, ptrdiff_t rows, ptrdiff_t columns, const void *panels, int size,
+                                const float *scale, ptrdiff_t scale_step, const float *added, ptrdiff_t row_step,
+                                float *y, ptrdiff_t width, ptrdiff_t negated) {
+        const ptrdiff_t depth = columns + columns % 2;
+        float ends[2];
+        least_and_most(x, rows * columns, ends);
+        float step = (ends[1] - ends[0]) / 255;
+        if (step == 0)
+            step = 1;
+        float zero = rintf(-ends[0] / step);
+        if (!(zero >= 0))  /* or NaN, as where numbers are infinite */
+            zero = 0;
+        int16_t *rounded = malloc((rows * depth + 1) * sizeof *rounded);
+        if (rounded == NULL)
+            return -1;
+        round_rows(x, rows, columns, rounded, depth, step, zero);
+        multiply_all(rounded, rows, depth, panels, size, (int32_t *)y, width);
+        free(rounded);
+        scale_rows(y, rows, width, step, scale, scale_step, added, row_step, negated);
+        return 0;
+    }
+
+    /* From exp(-v) of the gates of input, output and forget, and the new value, to the cell and the opened output. */
+    FOR_AVX2 static void open_gates(float *gates, float *cell, ptrdiff_t rows, ptrdiff_t width) {
+        for (ptrdiff_t r = 0; r < rows; r++, gates += 4 * width, cell += width)
+            for (ptrdiff_t k = 0; k < width; k++) {
+                const float into = 1 / (1 + gates[k]), stays = 1 / (1 + gates[2 * width + k]);
+                cell[k] = stays * cell[k] + into * gates[3 * width + k];
+                gates[width + k] = 1 / (1 + gates[width + k]);
+            }
+    }
     #else
     static int is_fast(void) { return 0; }
+    static int multiply_rounded(const float *x, ptrdiff_t rows, ptrdiff_t columns, const void *panels, int size,
+                                const float *scale, ptrdiff_t scale_step, const float *added, ptrdiff_t row_step,
+                                float *y, ptrdiff_t width, ptrdiff_t negated) { return 0; }
+    static void open_gates(float *gates, float *cell, ptrdiff_t rows, ptrdiff_t width) {}
     static void least_and_most(const float *x, ptrdiff_t count, float *found) {}
     static void to_bytes(const float *x, uint8_t *y, ptrdiff_t count, float step, float zero) {}
     static int64_t narrow_rows(const int32_t *x, ptrdiff_t rows, ptrdiff_t columns, int16_t *y, ptrdiff_t width) {
@@ -218,6 +285,10 @@ cdef extern from *:
                       Py_ssize_t columns) noexcept nogil
     void least_and_most(const float *x, Py_ssize_t count, float *found) noexcept nogil
     void to_bytes(const float *x, uint8_t *y, Py_ssize_t count, float step, float zero) noexcept nogil
+    int multiply_rounded(const float *x, Py_ssize_t rows, Py_ssize_t columns, const void *panels, int size,
+                         const float *scale, Py_ssize_t scale_step, const float *added, Py_ssize_t row_step, float *y,
+                         Py_ssize_t width, Py_ssize_t negated) noexcept nogil
+    void open_gates(float *gates, float *cell, Py_ssize_t rows, Py_ssize_t width) noexcept nogil
     void widen(const uint16_t *x, float *y, Py_ssize_t count) noexcept nogil
     void narrow(const float *x, uint16_t *y, Py_ssize_t count) noexcept nogil
 
@@ -271,6 +342,51 @@ def multiply(const int16_t[:, ::1] a, cnp.ndarray panels, int32_t[:, ::1] out):
         raise ValueError("there is nothing to multiply")
     with nogil:
         multiply_all(&a[0, 0], rows, depth, data, size, &out[0, 0], columns)
+
+
+def product(const float[:, ::1] x, cnp.ndarray panels, const float[::1] scale, const float[:, :] added,
+            float[:, ::1] out, Py_ssize_t negated=0):
+    """Rows, rounded to 8 bits between the least and the largest number, times whole numbers: ``out``.
+
+    Args:
+        x: The rows; no more columns than 2 ** 15.
+        panels: As `pack` gives them.
+        scale: What sums are multiplied with, besides the step of the rounding: one number, or one a column.
+        added: What is added then; rows may be the same one.
+        out: The result.
+        negated: Columns from the left whose results have the other sign.
+    """
+    cdef Py_ssize_t rows = x.shape[0], depth = x.shape[1], columns = out.shape[1], scale_step, row_step
+    cdef int size = panels.itemsize, failed
+    cdef void *data = cnp.PyArray_DATA(panels)
+    if panels.dtype not in (np.int8, np.int16) or panels.ndim != 4 or not panels.flags.c_contiguous:
+        raise ValueError(f"expected panels of int8 or int16, got {panels.dtype} with {panels.ndim} axes")
+    if (depth + 1) // 2 != panels.shape[1] or panels.shape[0] != (columns + COLUMNS - 1) // COLUMNS:
+        raise ValueError("shapes do not fit")
+    if rows != out.shape[0] or rows != added.shape[0] or columns != added.shape[1] or added.strides[1] != sizeof(float):
+        raise ValueError("shapes do not fit")
+    if scale.shape[0] not in (1, columns) or not rows or not depth or not columns:
+        raise ValueError("there is nothing to multiply")
+    scale_step, row_step = scale.shape[0] > 1, added.strides[0] // <Py_ssize_t>sizeof(float)
+    with nogil:
+        failed = multiply_rounded(&x[0, 0], rows, depth, data, size, &scale[0], scale_step, &added[0, 0], row_step,
+                                  &out[0, 0], columns, negated)
+    if failed:
+        raise MemoryError("there is no memory for rounded rows")
+
+
+def gates(float[:, ::1] step, float[:, ::1] cell):
+    """The cell of a network after a step, and how far its output is open.
+
+    Args:
+        step: Of input, output and forget gates ``exp(-v)``, and new values; the second quarter is what opens outputs
+            afterwards.
+        cell: The cell before, and afterwards.
+    """
+    if step.shape[0] != cell.shape[0] or step.shape[1] != 4 * cell.shape[1] or not step.shape[0] or not step.shape[1]:
+        raise ValueError("shapes do not fit")
+    with nogil:
+        open_gates(&step[0, 0], &cell[0, 0], cell.shape[0], cell.shape[1])
 
 
 def limits(const float[::1] x):

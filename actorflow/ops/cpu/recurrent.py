@@ -244,7 +244,7 @@ def _rnn_down(operation: RNNDown, inputs: list[Array], outputs: list[Array]) -> 
 
 def ragged(libraries: Sequence[str], operation: Ragged, inputs: list[Array], outputs: list[Array]) -> None:
     """Sequences of several lengths, whose parts a library computes."""
-    made, lengths = kept(operation).made, np.minimum(np.maximum(inputs[1], 0), len(inputs[0])).tolist()
+    made, lengths = kept(operation).made, [min(max(n, 0), len(inputs[0])) for n in inputs[1].tolist()]
     # Of its own: what follows from the weights is kept by it.
     network: Any = made("network", lambda: replace(operation.network, **_UNSAVED.get(type(operation.network), {})))
 

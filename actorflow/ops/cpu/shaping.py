@@ -28,7 +28,12 @@ def _transpose(operation: Transpose, inputs: list[Array], outputs: list[Array]) 
 
 @kernel(Concat)
 def _concat(operation: Concat, inputs: list[Array], outputs: list[Array]) -> None:
-    (np.stack if operation.new else np.concatenate)(inputs, axis=operation.axis, out=outputs[0])
+    (y,), axis = outputs, operation.axis
+    if operation.new:
+        shape = [*y.shape]
+        shape[axis] = 1
+        inputs = [x.reshape(shape) for x in inputs]  # `numpy.stack` takes ten times as long as what it does
+    np.concatenate(inputs, axis=axis, out=y)
 
 
 @kernel(Split, returns=True)

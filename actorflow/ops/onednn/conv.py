@@ -15,7 +15,6 @@ from actorflow.ops.cpu.depthwise import is_depthwise
 from actorflow.ops.cpu.kept import kept
 from actorflow.ops.cpu.parallel import even_cuts, product_ns
 from actorflow.ops.nn.conv import Conv, ConvDown, ConvWeight
-from actorflow.ops.nn.windows import Windows
 from actorflow.ops.onednn import library as dnnl
 from actorflow.ops.onednn.library import Handle, UnsupportedError, dims, libdnnl
 from actorflow.ops.onednn.steps import (
@@ -49,24 +48,20 @@ def _weights(kernel: Sequence[int], own: int, out: int, groups: int) -> tuple[Ha
     return libdnnl().memory(shape, strides), libdnnl().memory(shape)
 
 
-def _geometry(w: Windows) -> tuple[Any, ...]:
-    """Strides, dilations and borders as the library takes them."""
-    return (
-        dims(w.stride),
-        dims([d - 1 for d in w.dilation]),
-        dims([before for before, _ in w.pad]),
-        dims([after for _, after in w.pad]),
-    )
-
-
 class _Described:
-    """A convolution, as the library is told of it."""
+    """A convolution, as the library is told of it.
+
+    It computes several columns of an image at once. Where there is one, as of sounds that are images, rows are columns.
+    """
 
     def __init__(self, operation: Any, x: Sequence[int], kernel: Sequence[int], columns: int) -> None:
         w = operation.windows(x[1:-1], kernel)
-        self.geometry = _geometry(w)
+        order = -1 if {*x[2:-1], *kernel[1:], *w.out[1:]} == {1} else 1
+        before, after = zip(*w.pad[::order], strict=True)
+        self.geometry = [*map(dims, (w.stride[::order], [d - 1 for d in w.dilation[::order]], before, after))]
         own, groups = x[-1] // operation.groups, operation.groups
-        self.x, self.y = images(x), images((x[0], *w.out, columns))
+        self.x, self.y = images((x[0], *x[1:-1][::order], x[-1])), images((x[0], *w.out[::order], columns))
+        kernel = kernel[::order]
         self.weight, self.any_weight = _weights(kernel, own, columns, groups)
         self.work_ns = product_ns(x[0] * math.prod(w.out), math.prod(kernel) * own, columns)
 

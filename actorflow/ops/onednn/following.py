@@ -256,12 +256,9 @@ def _joined(steps: Sequence[_Step]) -> list[_Step]:
             pair = _pair(made[-2], made[-1])
             if pair is None:
                 break
-            made[-2:] = [] if isinstance(pair, Eltwise) and _is_identity(pair) else [pair]
+            line = pair if isinstance(pair, Eltwise) and pair.kind == _LINEAR and not pair.beta else None
+            made[-2:] = [pair] if line is None or not math.isclose(line.alpha, 1.0, rel_tol=1e-12) else []
     return made
-
-
-def _is_identity(step: Eltwise) -> bool:
-    return step.kind == _LINEAR and math.isclose(step.alpha, 1.0, rel_tol=1e-12) and not step.beta
 
 
 def _with_number(step: _Step) -> _Step:

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from actorflow.errors import GraphError, ShapeError
@@ -73,7 +73,12 @@ def convolutions(draw: Any) -> tuple[tuple[int, ...], tuple[int, ...], dict[str,
     return (draw(st.integers(1, 3)), *size, groups * own), (*kernel, own, columns), how
 
 
+#: Images of one column, rows at distances of their own.
+COLUMN = (2, 12, 1, 16), (3, 1, 16, 24), {"stride": (2, 1), "pad": ((1, 0), (0, 0)), "dilation": (2, 1), "groups": 1}
+
+
 @given(case=convolutions(), seed=seeds, odd=shares)
+@example(case=COLUMN, seed=0, odd=0.0)
 @tried
 def test_convolutions_and_their_gradients(compute: Any, case: Any, seed: int, odd: float) -> None:
     images, kernel, how = case
