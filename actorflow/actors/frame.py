@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from actorflow import core
 from actorflow.actors.dispatcher import ENDS_PROGRAM, leave_loop
 from actorflow.core import FrameState
+from actorflow.devices.base import Fence
 from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledError, listed, text_of
 from actorflow.graph.nodes import PACKAGE
 from actorflow.loop import end, wait_out, waits
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from actorflow.actors.dispatcher import Dispatcher
     from actorflow.actors.op import OpActor
     from actorflow.core import Turnstile
-    from actorflow.devices.base import Device, Fence
+    from actorflow.devices.base import Device
     from actorflow.graph.nodes import Op
     from actorflow.spec import Lengths
     from actorflow.trace.counters import Monitor
@@ -222,6 +223,11 @@ class Frame(core.Frame):
             if isinstance(work, _INSIDE):
                 found += work.at_work
         return found
+
+    @property
+    def is_on_a_lane(self) -> bool:
+        """True while a lane has work of it that has not ended."""
+        return any(not work.done for work in [*self.outstanding.values()] if isinstance(work, Fence))
 
     @property
     def position(self) -> tuple[Any, ...]:

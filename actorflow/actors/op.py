@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from operator import is_not, itemgetter
+from operator import attrgetter, is_not, itemgetter
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -156,8 +156,11 @@ class OpActor(core.Op, ABC):
 
     def move_to(self, lane: Lane, trace: Trace) -> None:
         """Run on another lane from now on, of the same device."""
-        self.key = trace.key(self.node_id, trace.track_of(self.key).removesuffix(self.lane.name) + lane.name)
+        self.key = self._key_on(lane, trace)
         self.lane = lane
+
+    def _key_on(self, lane: Lane, trace: Trace) -> int:
+        return trace.key(self.node_id, trace.track_of(self.key).removesuffix(self.lane.name) + lane.name)
 
     @abstractmethod
     def replay(self, inputs: list[Any], number: int) -> Any:
@@ -311,9 +314,11 @@ class OpActor(core.Op, ABC):
         return clock_ns()
 
     def hand_over(self, frame: Frame) -> None:
-        lane = self.lane
+        lane, shift = self.lane, Shift(self, frame)
         assert isinstance(lane, WorkerLane)
-        shift = Shift(self, frame)
+        if self.lanes and lane.outstanding and not frame.is_on_a_lane:
+            lane = min(self.lanes, key=attrgetter("outstanding"))
+            shift.go_to(lane, self._key_on(lane, frame.trace))
         fence = lane.fence(_run_shift, shift, _shift_passed, False)
         frame.outstanding[self] = fence  # before the loop can be told of its end
         frame.ready.shifts.add(shift)

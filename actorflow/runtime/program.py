@@ -229,7 +229,7 @@ class Program:
             for each in ops:
                 each.confine()
         stay = options.sequential or options.dry_run or resources.budget is not None or self.exchange is not None
-        self.branches = None if stay else Branches(ops, resources.trace)
+        self.branches = None if stay else Branches(ops, resources.trace, resources.lanes_like)
         pending = built.pending
         self._turnstiles = tuple([actor.turnstile for actor in ops if actor.turnstile is not None])
         self._listeners: list[FrameListener] = [*self._turnstiles]

@@ -18,12 +18,14 @@ from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame
 from actorflow.core import FrameState, Turnstile
 from actorflow.devices import Device, Fence, Lane, open_device
+from actorflow.devices.cpu import CPU
 from actorflow.devices.team import team
 from actorflow.errors import GraphError, NotFiniteError, OpError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op, Variable
 from actorflow.ops.function import Function
 from actorflow.place import Place
+from actorflow.plan.order import lane_names
 from actorflow.ranks.edges import ChannelLane
 from actorflow.ranks.peers import Peers
 from actorflow.ranks.watching import Watching
@@ -329,6 +331,14 @@ class Resources:
         """Have frames run by a dispatcher that belongs to no loop: by the thread that starts them."""
         self.home = dispatcher
         dispatcher.ready.running = self.running
+
+    def lanes_like(self, lane: Lane) -> tuple[Lane, ...]:
+        """The lanes that a plan may choose instead of one, itself among them; none where there are no others."""
+        for device in self.devices.values():
+            names = lane_names(device.parallel_lanes()) if isinstance(device, CPU) else []
+            if len(names) > 1 and lane.name in names and device.lane(lane.name) is lane:
+                return tuple([device.lane(name) for name in names])
+        return ()
 
     def lanes_at_work(self) -> set[Lane]:
         """Lanes with work whose end the loop has not seen; messages do not count, they end on the loop."""
