@@ -474,11 +474,6 @@ class Pipeline(Loader[T]):
     def zip(self, other: Pipeline[U], /, *, strict: bool = False, name: str = "zip") -> Pipeline[tuple[T, U]]: ...
 
     @overload
-    def zip(
-        self, other: Pipeline[U], third: Pipeline[V], /, *, strict: bool = False, name: str = "zip"
-    ) -> Pipeline[tuple[T, U, V]]: ...
-
-    @overload
     def zip(self, *others: Pipeline[Any], strict: bool = False, name: str = "zip") -> Pipeline[tuple[Any, ...]]: ...
 
     def zip(self, *others: Pipeline[Any], strict: bool = False, name: str = "zip") -> Pipeline[Any]:

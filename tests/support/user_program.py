@@ -207,7 +207,7 @@ def pipelines() -> None:
     assert_type(pages.enumerate(), af.pipeline.Pipeline[tuple[int, bytes]])
     assert_type(pages.map(labelled).batch(8, collate=af.pipeline.pad(-1)), af.pipeline.Pipeline[tuple[Arrays, Arrays]])
     assert_type(pages.map(decoded).batch(8).to("sim:0"), af.pipeline.Pipeline[Arrays])
-    assert_type(numbers.zip(pages, pages), af.pipeline.Pipeline[tuple[int, bytes, bytes]])
+    assert_type(af.pipeline.zip_(numbers, pages, pages), af.pipeline.Pipeline[tuple[int, bytes, bytes]])
     assert_type(numbers.branch(bool, {True: as_texts, False: as_texts}), af.pipeline.Pipeline[str])
     assert_type(numbers.branch(bool, {True: as_texts, False: as_they_are}), af.pipeline.Pipeline[object])
     assert_type(pages.batch(4, collate=list), af.pipeline.Pipeline[list[bytes]])

@@ -52,7 +52,8 @@ class Padding:
         lengths = [-(-max(axis) // self.multiple) * self.multiple for axis in shapes]
         batch = np.full((len(arrays), *lengths), self.value, arrays[0].dtype)
         for i, array in enumerate(arrays):
-            batch[(i, *[slice(length) for length in array.shape])] = array
+            filled: tuple[int | slice, ...] = (i, *[slice(length) for length in array.shape])
+            batch[filled] = array
         return batch
 
 
