@@ -133,7 +133,7 @@ class OpActor(core.Op, ABC):
 
     @property
     def what(self) -> str:
-        """Name of the op, or those of its parts, in messages about frames."""
+        """Name of the op, or names of its parts, in messages about frames."""
         return " + ".join([part.what for part in self.parts]) or self.node.name
 
     def inside(self, frame: Frame) -> list[Frame]:
@@ -149,7 +149,7 @@ class OpActor(core.Op, ABC):
         self.shares = [share / shares[-1] for share in shares]
 
     def confine(self) -> None:
-        """Keep a failure of a frame to what depends on it: nothing is called, or announced, ahead of its inputs."""
+        """Keep a frame's failure to the ops that depend on it: nothing is called, or announced, ahead of its inputs."""
         self.goes_on = False
         if self.attempts is None:
             self.attempts = OpAttempts(self, ONCE)
@@ -603,7 +603,7 @@ class FunctionActor(OpActor):
         return self._again(inputs, partial(self.fn, *inputs))
 
     def store(self, frame: Frame, result: Any) -> None:
-        """Check and keep what the function returned, and release the inputs.
+        """Check and keep the function's result, and release the inputs.
 
         Raises:
             ShapeError, DTypeError, GraphError: if it does not fit the declared outputs.

@@ -163,7 +163,7 @@ class ReduceProd(Reduction):
         return (TensorSpec(self.reduced(inputs[0]), summed_dtype(inputs[0].dtype)),)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
-        """Of each element the product of those before it times those behind it: nothing is divided by an element."""
+        """Of each element the product of all before it times all behind it: nothing is divided by an element."""
         (x,), rank = op.inputs, len(op.inputs[0].shape)
         axes = self.axes(rank)
         order = [*[i for i in range(rank) if i not in axes], *axes]
@@ -205,7 +205,7 @@ def _form(
         wanted: Kinds of dtypes that ``x`` may have, in words.
         gradient: In words.
         source: Prefix of the name in NumPy.
-        example: Code of ``x`` in an example, and what its rows are reduced to.
+        example: Code of ``x`` in an example, and the results for its rows.
     """
     name = kind.function_name
 
@@ -337,7 +337,7 @@ argmin = _form(
 
 
 def may_be_parted(ufunc: np.ufunc, dtype: np.dtype[Any]) -> bool:
-    """Return whether parts suffice: those of a product do not tell whether it was 0 or infinite on the way."""
+    """Return whether parts suffice: parts of a product do not tell whether it was 0 or infinite on the way."""
     return ufunc is not np.multiply or dtype.kind in "biu"
 
 

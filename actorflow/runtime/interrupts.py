@@ -91,7 +91,7 @@ def interruptible(function: Callable[..., Any], arguments: Iterable[Any]) -> Any
 
 
 def check_interrupt() -> None:
-    """Call the application's handlers, which usually raise, of what came. Only where the state is consistent."""
+    """Call the application's handlers, which usually raise, for caught signals. Only where the state is consistent."""
     if _State.noted and threading.current_thread() is _State.main:
         _call_noted()
 

@@ -24,7 +24,7 @@ def _pixels(*arrays: Array) -> Iterator[tuple[Array, ...]]:
 
 
 def _window_sum(write: Callable[[Array], object], like: Array, before: int, after: int) -> Array:
-    """``x[:, i - before] + ... + x[:, i + after]`` for each channel of what is written, in scratch memory.
+    """``x[:, i - before] + ... + x[:, i + after]`` for each channel of the result, in scratch memory.
 
     Each row has zeros at its ends, so that all rows are one long row: NumPy takes several times as long for short ones.
 
