@@ -85,8 +85,6 @@ class FrameStart(core.Start):
         lengths: Lengths of the open axes.
     """
 
-    __slots__ = ("dispatcher", "lengths", "listeners", "node_ids", "observer", "ops", "weights")
-
     def __init__(
         self,
         pending: Sequence[int],

@@ -308,21 +308,6 @@ class Start:
         ends_quietly: Whether nobody has to be told of the end of a frame, as far as is known before it begins.
     """
 
-    __slots__ = (
-        "budget",
-        "ends_quietly",
-        "first",
-        "monitor",
-        "open_ends",
-        "pending",
-        "ready",
-        "shared",
-        "trace",
-        "turnstiles",
-        "unshared",
-        "wake",
-    )
-
     def __init__(
         self,
         pending: Sequence[int],
@@ -567,21 +552,6 @@ class Cycle(Repeater):
         error: An exception raised between two times.
     """
 
-    __slots__ = (
-        "_begin",
-        "_frame",
-        "_into",
-        "_is_backward",
-        "_kept",
-        "_length",
-        "_made",
-        "_scanned",
-        "_taken",
-        "_tests",
-        "carried",
-        "error",
-    )
-
     def __init__(
         self,
         owner: Any,
@@ -746,25 +716,6 @@ class Emitter(Repeater):
         is_stopped: Whether nothing further is to be done.
         done: Whether it has ended.
     """
-
-    __slots__ = (
-        *(
-            "_dtype",
-            "_in_flight",
-            "_inline_ns",
-            "_last_ns",
-            "_shape",
-            "_slot",
-            "awaited",
-            "begin_with",
-            "box",
-            "context",
-            "done",
-            "frames",
-        ),
-        *("hands_on", "idle", "is_exhausted", "is_pulling", "is_stopped", "items", "iterator", "joins", "pull_ns"),
-        "recycled",
-    )
 
     def __init__(
         self,

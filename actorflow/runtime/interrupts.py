@@ -103,8 +103,6 @@ class Guard:
         wait_s: How long a wait may last before `check_interrupt` is due; None for ever.
     """
 
-    __slots__ = ("_holds", "_lock", "_was_open", "wait_s")
-
     def __init__(self, lock: threading.Condition) -> None:
         self._lock = lock
         self._holds = self._was_open = False
