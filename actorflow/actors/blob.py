@@ -130,7 +130,7 @@ class VariableActor:
         frame.turns[self].leave()
 
     def swap(self, value: Any) -> None:
-        """Make an array the value, behind the updates of all frames that have started, and before those of others."""
+        """Make an array the value, behind the updates of all frames that have started, and before later frames'."""
         before = self.last
         if before is None or before.passed:
             self.variable.commit(value)

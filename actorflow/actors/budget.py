@@ -3,7 +3,7 @@
 A plan's order is one in which a frame, run op by op, holds at most its footprint's peak. That much is always kept for
 the oldest frame, on each device, which may run the next op of that order at any time. All other ops, of this frame and
 of later ones, share what is left. So the sum never exceeds the budget, and the oldest frame never waits for memory: it
-ends, and the next one becomes the oldest. What the others hold then was taken from the shared part, so that the same
+ends, and the next one becomes the oldest. The others' memory was taken from the shared part, so that the same
 holds for it.
 """
 
@@ -91,7 +91,7 @@ class Budget:
         return False
 
     def replace(self, frame: Frame, update_slot: int, read_slot: int) -> None:
-        """An update has been committed: what it took is now taken by the old value, if the frame still reads that."""
+        """An update has been committed: its bytes now count for the old value, if the frame still reads that."""
         account = self._accounts[frame]
         if frame.values[read_slot] is None:
             self.freed.append((frame, update_slot))
@@ -99,7 +99,7 @@ class Budget:
             account.shared[read_slot] = account.shared.pop(update_slot)
 
     def ended(self, frame: Frame, actor: OpActor) -> None:
-        """An op has ended, and given back what it was the last to read."""
+        """An op has ended, and given back the values that it was the last to read."""
         account = self._accounts.get(frame)
         if account is not None:
             account.ended[actor.index] = 1
@@ -136,7 +136,7 @@ class Budget:
                 self.shared[taken[0]] -= taken[1]
 
     def retry(self) -> None:
-        """Let those ops go on that may, as something was given back."""
+        """Let parked ops go on as far as they may: something was given back."""
         self._count_freed()
         parked, self._parked = self._parked, []
         for entry in parked:

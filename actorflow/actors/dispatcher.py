@@ -34,7 +34,7 @@ class Dispatcher:
     """Fires actors whose mailbox count has been met, then gives the loop back.
 
     It knows no graph: an actor that is ready, an op of a program or a stage of a pipeline, has been appended to
-    ``ready`` with its work, a frame or a run. Its ``fire(work)`` does what can be done now, and returns the time at the
+    ``ready`` with its work, a frame or a run. Its ``fire(work)`` does all it can now, and returns the time at the
     end; an error ends the work, by ``work.fail(actor, error)``. Code that appends from outside a slice calls `wake`.
 
     Args:
@@ -43,7 +43,7 @@ class Dispatcher:
 
     Attributes:
         ready: Actors that are ready, with the frame that they are ready in.
-        claims: Number of those that keep a graph on the loop: each run, from before its frame starts until its result
+        claims: Number of claims that keep a graph on the loop: each run, from before its frame starts until its result
             has been taken.
         is_open: Whether it can be claimed: not while the graph moves here from another loop, or once it has left.
     """
@@ -91,7 +91,7 @@ class Dispatcher:
                     raise
 
     def run_now(self) -> bool:
-        """Run a slice at once: for a task that can do nothing until what is ready has been done.
+        """Run a slice at once: for a task that can do nothing until all ready actors have been fired.
 
         Returns whether it did. That saves it two turns of the loop. The loop has its turn all the same when such slices
         have taken a quarter of the time of one of its own.

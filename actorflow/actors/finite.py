@@ -1,8 +1,8 @@
 """Results that are not finite: a NaN or an infinity that no input has is an error, or pauses the graph.
 
-Kernels compute with NumPy's errors ignored, wherever they run: what overflows inside of one may be right, as the
+Kernels compute with NumPy's errors ignored, wherever they run: an overflow inside of one may be right, as the
 exponential in a sigmoid, and a lane's thread knows nothing of the application's settings. So where errors are wanted
-(`Graph._check_here`) what an op has made is looked at, in programs of their own: others do not pay for it.
+(`Graph._check_here`) the results of an op are looked at, in programs of their own: others do not pay for it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class Look(NamedTuple):
-    """A look at what the ops of a program make.
+    """A look at the results of a program's ops.
 
     Attributes:
         check: The check that asks for it.
-        found: Called with what a check that pauses has found, on the thread of the call.
+        found: Called with the finding of a check that pauses, on the thread of the call.
     """
 
     check: FiniteCheck
@@ -39,7 +39,7 @@ class Look(NamedTuple):
         """Look at a call of frame ``number``.
 
         Raises:
-            NotFiniteResultError: if a result has what no input has, and the graph is not to be paused for it.
+            NotFiniteResultError: if a result is not finite and all inputs are, unless the graph is to be paused.
         """
         if isinstance(actor.lane, StreamLane):  # nothing of its memory is there before the work has ended
             event = actor.lane.stream.record()
@@ -57,10 +57,10 @@ class Look(NamedTuple):
 
 
 def look(check: FiniteCheck, op: Op, inputs: Sequence[Any], results: Iterable[Any]) -> None:
-    """Look at what an op has made.
+    """Look at the results of an op.
 
     Raises:
-        NotFiniteResultError: if a result has what no input has.
+        NotFiniteResultError: if a result is not finite, and all inputs are.
     """
     made = [*_arrays(results)]
     if all(map(is_finite, made)):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from actorflow import core
 from actorflow.actors.dispatcher import ENDS_PROGRAM, leave_loop
 from actorflow.core import FrameState
+from actorflow.devices.base import Fence
 from actorflow.errors import ActorflowError, GraphError, OpError, RunCancelledError, listed, text_of
 from actorflow.graph.nodes import PACKAGE
 from actorflow.loop import end, wait_out, waits
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from actorflow.actors.dispatcher import Dispatcher
     from actorflow.actors.op import OpActor
     from actorflow.core import Turnstile
-    from actorflow.devices.base import Device, Fence
+    from actorflow.devices.base import Device
     from actorflow.graph.nodes import Op
     from actorflow.spec import Lengths
     from actorflow.trace.counters import Monitor
@@ -80,11 +81,9 @@ class FrameStart(core.Start):
         first: Ops that wait for a frame's start alone.
         weights: Slots that hold variables' values on devices with streams, with the device.
         ops: The program's ops, by index.
-        node_ids: `Node.id` of what they show up as.
+        node_ids: `Node.id` of the node that each shows up as.
         lengths: Lengths of the open axes.
     """
-
-    __slots__ = ("dispatcher", "lengths", "listeners", "node_ids", "observer", "ops", "weights")
 
     def __init__(
         self,
@@ -145,7 +144,7 @@ class Frame(core.Frame):
         error: Error that it has failed with, until the frame has ended and the caller has it: by its traceback an error
             refers to its frame, so that one that kept it would live on, with all that was fed, until the garbage
             collector comes.
-        failures: In a frame that goes on without what has failed, the error of each op that has, by its name, and of
+        failures: In a frame that goes on without failed ops, the error of each op that has, by its name, and of
             each slot that has no value for it; None in others, which a failure ends.
         items: Results of a frame that has one for each item of an op that emits; None where it has one result.
         serial: Number among the frames that exchange messages with other ranks.
@@ -213,7 +212,7 @@ class Frame(core.Frame):
         """The ops that are on a lane, or run as a task, as far as the loop knows, each with that work.
 
         Of ops that a lane's thread calls one after the other that is the one that it has come to. With an op that
-        computes branches or loops, or emits, come those inside, whose work is a frame.
+        computes branches or loops, or emits, come the ops inside, whose work is a frame.
         """
         found: list[tuple[OpActor, Any]] = []
         for actor, work in [*self.outstanding.items()]:  # lanes' threads may note others meanwhile
@@ -224,6 +223,11 @@ class Frame(core.Frame):
         return found
 
     @property
+    def is_on_a_lane(self) -> bool:
+        """True while a lane has work of it that has not ended."""
+        return any(not work.done for work in [*self.outstanding.values()] if isinstance(work, Fence))
+
+    @property
     def position(self) -> tuple[Any, ...]:
         """How far it has come: another value if it has come further, or a frame that one of its ops awaits has."""
         inside: list[Any] = []
@@ -232,7 +236,7 @@ class Frame(core.Frame):
         return self.open, self.pending, [each.position for each in inside]
 
     def fail(self, actor: OpActor | None, error: BaseException) -> None:
-        """End the frame for a fault of this package, not of an op's own code; so end those that share its order.
+        """End the frame for a fault of this package, not of an op's own code; so end the frames that share its order.
 
         Args:
             actor: The op that it happened at; None where that is not known.
@@ -247,11 +251,11 @@ class Frame(core.Frame):
         self.start.observer.fault(self, error)
 
     def leave_loop(self, error: BaseException) -> None:
-        """As `dispatcher.leave_loop`, for what an op of the frame has raised."""
+        """As `dispatcher.leave_loop`, for an exception that an op of the frame has raised."""
         leave_loop(error)
 
     def guarded(self, follow: Callable[..., None], *arguments: Any) -> None:
-        """Call what follows in the frame. Whatever it raises ends the frame, which would otherwise wait for ever."""
+        """Call a function for the frame. Whatever it raises ends the frame, which would otherwise wait for ever."""
         try:
             follow(*arguments)
         except BaseException as error:  # noqa: BLE001
@@ -272,7 +276,7 @@ class Frame(core.Frame):
             self.stop_by(actor, actor.error_of(cause, inputs, self.number, node))
 
     def stop_by(self, actor: OpActor, error: OpError) -> None:
-        """Fail with the error of an op, or go on without what depends on it."""
+        """Fail with the error of an op, or go on without the ops that depend on it."""
         if self.failures is None or isinstance(error.__cause__, ENDS_PROGRAM):
             self.stop_with(error)
         elif self.state is RUNNING:
@@ -281,7 +285,7 @@ class Frame(core.Frame):
             self.go_on_without(actor, error)
 
     def go_on_without(self, actor: OpActor, error: OpError) -> None:
-        """Tell what follows an op that its outputs will not be there; each op that reads them leaves itself out."""
+        """Tell the followers of an op that its outputs will not be there; each op that reads them leaves itself out."""
         assert self.failures is not None
         self.failures.update(dict.fromkeys([blob.slot for blob in actor.outputs], error))
         self.announce(actor.followers, None)
@@ -330,7 +334,7 @@ class Frame(core.Frame):
             self._end()
 
     async def wait(self) -> None:
-        """Wait for the end; stop the frame where that wait is cancelled, and raise what it has failed with, once.
+        """Wait for the end; stop the frame where that wait is cancelled, and raise the error of a failed one, once.
 
         It returns when its async functions have ended. Work in a thread ends there by itself.
         """
@@ -358,7 +362,7 @@ class Frame(core.Frame):
             del error  # whose traceback refers to this call
 
     def leave(self) -> None:
-        """Cancel it, as nobody waits for it any more; what it has failed with, or will, is dropped."""
+        """Cancel it, as nobody waits for it any more; its error, also a later one, is dropped."""
         self.cancel()
         self._is_told = True
         if not self.outstanding:  # else the observer has yet to be told of it
@@ -366,7 +370,7 @@ class Frame(core.Frame):
 
     @property
     def tasks(self) -> set[asyncio.Task[Any]]:
-        """Async functions that run, those inside of ops among them."""
+        """Async functions that run, also inside of ops."""
         found: set[asyncio.Task[Any]] = set()
         for work in self.outstanding.values():
             if isinstance(work, asyncio.Task):

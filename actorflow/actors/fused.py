@@ -1,4 +1,4 @@
-"""Ops at run time that are computed by one call, whose times and errors are those of its parts."""
+"""Ops at run time that are computed by one call, whose times and errors are told of its parts."""
 
 from __future__ import annotations
 

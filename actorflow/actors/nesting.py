@@ -1,4 +1,4 @@
-"""Runs that async functions of a graph await: those that could never end are refused.
+"""Runs that async functions of a graph await: runs that could never end are refused.
 
 A function that runs its own graph may do so without end, which no time limit would ever stop: each cancellation, which
 goes from call to call, would find another one behind the last. Such runs are nested up to a limit.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
-from operator import is_not, itemgetter
+from operator import attrgetter, is_not, itemgetter
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -133,7 +133,7 @@ class OpActor(core.Op, ABC):
 
     @property
     def what(self) -> str:
-        """Name of the op, or those of its parts, in messages about frames."""
+        """Name of the op, or names of its parts, in messages about frames."""
         return " + ".join([part.what for part in self.parts]) or self.node.name
 
     def inside(self, frame: Frame) -> list[Frame]:
@@ -149,15 +149,18 @@ class OpActor(core.Op, ABC):
         self.shares = [share / shares[-1] for share in shares]
 
     def confine(self) -> None:
-        """Keep a failure of a frame to what depends on it: nothing is called, or announced, ahead of its inputs."""
+        """Keep a frame's failure to the ops that depend on it: nothing is called, or announced, ahead of its inputs."""
         self.goes_on = False
         if self.attempts is None:
             self.attempts = OpAttempts(self, ONCE)
 
     def move_to(self, lane: Lane, trace: Trace) -> None:
         """Run on another lane from now on, of the same device."""
-        self.key = trace.key(self.node_id, trace.track_of(self.key).removesuffix(self.lane.name) + lane.name)
+        self.key = self._key_on(lane, trace)
         self.lane = lane
+
+    def _key_on(self, lane: Lane, trace: Trace) -> int:
+        return trace.key(self.node_id, trace.track_of(self.key).removesuffix(self.lane.name) + lane.name)
 
     @abstractmethod
     def replay(self, inputs: list[Any], number: int) -> Any:
@@ -311,9 +314,11 @@ class OpActor(core.Op, ABC):
         return clock_ns()
 
     def hand_over(self, frame: Frame) -> None:
-        lane = self.lane
+        lane, shift = self.lane, Shift(self, frame)
         assert isinstance(lane, WorkerLane)
-        shift = Shift(self, frame)
+        if self.lanes and lane.outstanding and not frame.is_on_a_lane:
+            lane = min(self.lanes, key=attrgetter("outstanding"))
+            shift.go_to(lane, self._key_on(lane, frame.trace))
         fence = lane.fence(_run_shift, shift, _shift_passed, False)
         frame.outstanding[self] = fence  # before the loop can be told of its end
         frame.ready.shifts.add(shift)
@@ -598,7 +603,7 @@ class FunctionActor(OpActor):
         return self._again(inputs, partial(self.fn, *inputs))
 
     def store(self, frame: Frame, result: Any) -> None:
-        """Check and keep what the function returned, and release the inputs.
+        """Check and keep the function's result, and release the inputs.
 
         Raises:
             ShapeError, DTypeError, GraphError: if it does not fit the declared outputs.

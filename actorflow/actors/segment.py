@@ -1,10 +1,10 @@
 """Runs of ops at run time that a device captures and replays as one.
 
-A segment fires once for all its ops: it waits for what they read from elsewhere, is one piece of work on its lane, and
-announces with one fence what they write for others. Buffers are taken and given back op by op, as always, but before
-anything is launched. When all arrays of a call are where they were in an earlier one, what was captured then is
+A segment fires once for all its ops: it waits for values from elsewhere, is one piece of work on its lane, and
+announces with one fence the values for others. Buffers are taken and given back op by op, as always, but before
+anything is launched. When all arrays of a call are where they were in an earlier one, the capture of that call is
 replayed. That is soon the rule: copies of feeds take their buffers in turn, one per frame in flight
-(`actorflow.actors.stream`), and a call takes those that an earlier one with the same inputs had.
+(`actorflow.actors.stream`), and a call takes the buffers that an earlier one with the same inputs had.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CANCELLED = int(NodeState.CANCELLED)
 
 
 class _Arrays:
-    """The arrays of one call. Each is held once, so that it can be told who else refers to it.
+    """The arrays of one call. Each is held once, so that other references to it can be counted.
 
     Args:
         device: Where they are.
@@ -227,7 +227,7 @@ class SegmentActor(_OnStream):
             part.kernel.function(part.operation, arrays.get(inputs), arrays.get(outputs))
 
     def _drop(self, segment: Segment) -> None:
-        """Let go of what was captured, once it does not run any more."""
+        """Let go of the captures, once it does not run any more."""
         self._dropped.append((self.lane.submitted, segment))
 
     def _sweep(self) -> None:

@@ -1,12 +1,12 @@
 """Ops at run time whose lane is a stream: their work is launched on the loop and runs later, on the device.
 
 An input that lives on the op's own device is given back as soon as the work is launched: its buffer carries its uses,
-and the device's pool orders them (`actorflow.devices.stream`). What the host or another device uses again, and
+and the device's pool orders them (`actorflow.devices.stream`). Memory that the host or another device uses again, and
 all inputs under a memory budget or where a call may be repeated, are given back when the loop has seen the work end.
 
 Where a first launch compiles, a thread makes it and waits for its end (`StreamDevice.launch_aside`), so that the loop
 goes on meanwhile. The call is begun on the lane afterwards, with nothing left to launch: only from then on does
-anything follow it, and what has failed in the thread fails there.
+anything follow it, and errors of the thread are raised there.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _OnStream(OpActor):
         return clock_ns()
 
     def _is_known(self, frame: Frame) -> bool:
-        """Return whether what it launches for a frame was launched before, for another op."""
+        """Return whether its work for a frame was launched before, for another op."""
         return False
 
     def _kernels(self) -> Iterator[StreamKernelActor]:
@@ -244,7 +244,7 @@ class CopyActor(KernelActor):
 class _Rotation:
     """Has frames take one buffer after the other, and then the first again: as many as there are frames in flight.
 
-    Otherwise each copy takes any that is free, and what follows hardly ever meets the same set of addresses twice.
+    Otherwise each copy takes any that is free, and the ops behind it hardly ever meet the same set of addresses twice.
 
     Args:
         device: Where the buffers are.
@@ -281,7 +281,7 @@ def _runs(frame: Frame | None) -> bool:
 
 
 class TransferActor(StreamKernelActor):
-    """A copy between two devices. An array that was fed as an array of the target already stays what it is."""
+    """A copy between two devices. An array that was fed as an array of the target already stays as it is."""
 
     compiles = False
 

@@ -31,8 +31,8 @@ class TrackLoad:
 class UnderWay(NamedTuple):
     """Calls of the frames in flight.
 
-    A monitor holds what each actor has said last. Between the end of work on a lane and the loop's word of it, and
-    where several frames are at one op, that is not what goes on; this is, and costs nothing until somebody looks.
+    A monitor holds each actor's last state. Between the end of work on a lane and the loop's word of it, and
+    where several frames are at one op, that may be out of date; this is not, and costs nothing until somebody looks.
     """
 
     states: dict[int, NodeState]  # of the ops that have calls under way, by `Node.id`

@@ -823,7 +823,7 @@ def release(blobs, frame):
 cdef class Op:
     cdef public Py_ssize_t index
     cdef public int64_t node_id, key, inline_ns, cost_ns, last_ns
-    cdef public tuple inputs, outputs, freed, followers, updates, parts
+    cdef public tuple inputs, outputs, freed, followers, updates, parts, lanes
     cdef public bint ends, goes_on
     cdef public object lane, attempts, delivery, shares
     cdef public Profile profile
@@ -857,7 +857,7 @@ cdef class Op:
 
     def __init__(self):
         self.cost_ns = self.last_ns = FOREVER_NS
-        self.inputs = self.outputs = self.freed = self.followers = self.updates = self.parts = ()
+        self.inputs = self.outputs = self.freed = self.followers = self.updates = self.parts = self.lanes = ()
         self.shares = ()
 
     def __dealloc__(self):
@@ -1370,6 +1370,9 @@ cdef class Shift:
         self._track = first.key - first.node_id
         self.patience_ns = PATIENCE_NS
 
+    def go_to(self, lane, int64_t key):
+        self.lane, self._track = lane, key - self.first.node_id
+
     def key_of(self, Op op):
         return self._track + op.node_id
 
@@ -1415,14 +1418,11 @@ cdef class Shift:
 
     cdef int dispatch(self, Op op, list ready) except -1:
         cdef Frame frame = self.frame
-        cdef bint is_short
+        cdef bint is_short, is_here
         if op.goes_on and op not in frame.fences:
             is_short = op.cost_ns <= op.inline_ns
-            if self._short_ns <= self.patience_ns if is_short else op.lane is self.lane and not (
-                frame.ready._size
-                or frame.ready._actor is not None
-                or PyDict_Size(frame.outstanding) > 1 and self.lane.has_more
-            ):
+            is_here = op.lane is self.lane or self.lane in op.lanes
+            if self._short_ns <= self.patience_ns if is_short else is_here and not self.is_awaited():
                 ready.append(op)
                 return 0
             if not is_short and op.turnstile is None:
@@ -1430,6 +1430,16 @@ cdef class Shift:
                 op.hand_over(frame)
                 return 0
         return self.tell(op)
+
+    cdef bint is_awaited(self) except -1:
+        cdef Frame frame = self.frame
+        if frame.ready.has_of(frame, self.first):
+            return True
+        if PyDict_Size(frame.outstanding) > 1:
+            for work in tuple(frame.outstanding.values()):
+                if getattr(work, "lane", None) is self.lane and not work.begun:
+                    return True
+        return False
 
     cdef int tell(self, actor) except -1:
         (<Frame>self.frame).ready.push(actor, self.frame)
@@ -1472,6 +1482,16 @@ cdef class Ready:
         PyList_SET_ITEM(self._items, place + 1, work)
         self._size += 1
         return 0
+
+    cdef bint has_of(self, Frame frame, object handed_over) noexcept:
+        """Return whether an entry is work of a frame, or another actor than this is fired for it now."""
+        cdef Py_ssize_t i
+        if self._work is frame and self._actor is not handed_over:
+            return True
+        for i in range(self._size):
+            if item(self._items, 2 * ((self._head + i) & self._mask) + 1) is <PyObject *>frame:
+                return True
+        return False
 
     cdef int grow(self) except -1:
         cdef list larger = PyList_New(4 * (self._mask + 1))

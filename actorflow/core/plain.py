@@ -319,21 +319,6 @@ class Start:
         ends_quietly: Whether nobody has to be told of the end of a frame, as far as is known before it begins.
     """
 
-    __slots__ = (
-        "budget",
-        "ends_quietly",
-        "first",
-        "monitor",
-        "open_ends",
-        "pending",
-        "ready",
-        "shared",
-        "trace",
-        "turnstiles",
-        "unshared",
-        "wake",
-    )
-
     def __init__(
         self,
         pending: Sequence[int],
@@ -578,21 +563,6 @@ class Cycle(Repeater):
         error: An exception raised between two times.
     """
 
-    __slots__ = (
-        "_begin",
-        "_frame",
-        "_into",
-        "_is_backward",
-        "_kept",
-        "_length",
-        "_made",
-        "_scanned",
-        "_taken",
-        "_tests",
-        "carried",
-        "error",
-    )
-
     def __init__(
         self,
         owner: Any,
@@ -757,12 +727,6 @@ class Emitter(Repeater):
         is_stopped: Whether nothing further is to be done.
         done: Whether it has ended.
     """
-
-    __slots__ = (
-        *("_dtype", "_in_flight", "_inline_ns", "_last_ns", "_shape", "_slot", "awaited", "begin_with", "box"),
-        *("context", "done", "fetcher", "frames", "idle", "is_exhausted", "is_pulling", "is_stopped", "items"),
-        *("iterator", "joins", "pull_ns", "recycled"),
-    )
 
     def __init__(
         self,
@@ -1075,6 +1039,7 @@ class Op:
         ends: Whether the frame waits for its end: nothing in the frame follows it, or it updates a variable, as what
             follows an update on another stream may be seen to end before the update is.
         lane: Where it runs when it is not short.
+        lanes: Where it may run, too, in a frame that is at work nowhere else: ``lane`` and others that are alike.
         profile: Counts its calls.
         turnstile: Keeps the frames of a function in order; None for kernels.
         attempts: Keeps the op's timeout and retries; None without.
@@ -1102,6 +1067,7 @@ class Op:
         "inputs",
         "key",
         "lane",
+        "lanes",
         "last_ns",
         "node_id",
         "outputs",
@@ -1122,16 +1088,18 @@ class Op:
     updates: tuple[Any, ...]
     ends: bool
     lane: Any
+    lanes: tuple[Any, ...]
     profile: Profile
     turnstile: Turnstile | None
     attempts: Any
     delivery: Any
     inline_ns: int
     goes_on: bool
+    parts: tuple[Any, ...]
 
     def __init__(self) -> None:
         self.cost_ns = self.last_ns = FOREVER_NS
-        self.parts: tuple[Any, ...] = ()
+        self.parts = self.lanes = ()
         self.shares: Sequence[float] = ()
         self._accounted = 0
 
@@ -1294,6 +1262,10 @@ class Shift:
         self.patience_ns = PATIENCE_NS
         self._track = first.key - first.node_id
 
+    def go_to(self, lane: Any, key: int) -> None:
+        """Be run on another lane than that of the first op, which has this key in the trace there."""
+        self.lane, self._track = lane, key - self.first.node_id
+
     def key_of(self, op: Op) -> int:
         """Key of a call of an op in the trace."""
         key: int = self._track + op.node_id
@@ -1343,7 +1315,8 @@ class Shift:
         frame = self.frame
         if op.goes_on and op not in frame.fences:
             is_short = op.cost_ns <= op.inline_ns
-            if self._short_ns <= self.patience_ns if is_short else op.lane is self.lane and not self._is_awaited():
+            is_here = op.lane is self.lane or self.lane in op.lanes
+            if self._short_ns <= self.patience_ns if is_short else is_here and not self._is_awaited():
                 ready.append(op)
                 return
             if not is_short and op.turnstile is None:
@@ -1353,9 +1326,20 @@ class Shift:
         self._tell(op)
 
     def _is_awaited(self) -> bool:
-        """Return whether other work of the frame may wait for this thread, which was ready before the next op."""
-        ready = self.frame.ready  # ops that the loop has yet to hand over
-        return bool(ready) or ready.at is not None or (len(self.frame.outstanding) > 1 and self.lane.has_more)
+        """Return whether other work of the frame waits for this thread, which was ready before the next op.
+
+        Other frames wait: one that is begun ends soonest so, and few frames have buffers at a time.
+        """
+        frame = self.frame
+        ready, outstanding = frame.ready, frame.outstanding
+        at = ready.at  # which may be the op that this has begun with: the loop has handed it over
+        if at is not None and at[1] is frame and at[0] is not self.first:
+            return True
+        if any(work is frame for _, work in tuple(ready)):
+            return True
+        if len(outstanding) == 1:
+            return False
+        return any(getattr(work, "lane", None) is self.lane and not work.begun for work in tuple(outstanding.values()))
 
     def _tell(self, actor: Any) -> None:
         """Have the loop fire an actor."""

@@ -272,11 +272,6 @@ class WorkerLane(Lane):
             thread.join()
 
     @property
-    def has_more(self) -> bool:
-        """True if work waits for a thread."""
-        return not self._queue.empty()
-
-    @property
     def is_alive(self) -> bool:
         """True if a thread of the lane has not ended."""
         return any(thread.is_alive() for thread in self._threads)

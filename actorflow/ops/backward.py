@@ -1,4 +1,4 @@
-"""The backward pass, one for graphs, lazy arrays and compositions: from results to what they were computed from."""
+"""The backward pass, one for graphs, lazy arrays and compositions: from results to their sources."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Backward:
-    """Gradients of values, from those of results.
+    """Gradients of values, from gradients of results.
 
     It knows steps, which are operations that were applied, by their ``operation``, ``inputs`` and ``outputs``. The
     operation is None of a step that only hands its input on.

@@ -20,7 +20,7 @@ def composed_gradient(
 ) -> Sequence[Any]:
     """The gradient of an operation, as that of the composition that gives the same outputs of its inputs.
 
-    What of the composition the gradient does not need is not applied.
+    Steps that the gradient does not need are not applied.
 
     Args:
         formula: Makes the outputs from the inputs alone, with functions and operators for blobs and arrays; None for an
@@ -47,7 +47,7 @@ def composed_gradient(
 
 
 class _Symbol(Operators):
-    """An input of a composition, or what a step of it gives."""
+    """An input of a composition, or a result of a step."""
 
     __slots__ = ("spec", "steps")
 
@@ -80,7 +80,7 @@ class _Step(NamedTuple):
     operation: Operation | None  # None for a constant
 
     def reach(self, active: set[_Symbol]) -> bool:
-        """Return whether the outputs change with what is active; then they are active, too."""
+        """Return whether the outputs change with active inputs; then they are active, too."""
         kind = self.operation
         if kind is None or not kind.differentiable:
             return False
@@ -90,7 +90,7 @@ class _Step(NamedTuple):
 
 
 class _Steps:
-    """The steps of a composition, each after those that it needs, and the values of symbols that are known."""
+    """The steps of a composition, each after the steps that it needs, and the values of symbols that are known."""
 
     def __init__(self) -> None:
         self.all: list[_Step] = []

@@ -66,9 +66,9 @@ def _rounded(ufunc: np.ufunc) -> Any:
 
 
 def _converted(x: Value, out: Value) -> None:
-    """``x`` in the dtype of ``out``; as an integer cut off towards 0, NaN 0, and what is too large the nearest one.
+    """``x`` in the dtype of ``out``; as an integer cut off towards 0, NaN 0, and values too large the nearest one.
 
-    What C and NumPy give for the latter two differs by processor, by place in an array, and by size.
+    The results of C and NumPy for the latter two differ by processor, by place in an array, and by size.
     """
     if out.dtype.kind not in "iu" or x.dtype.kind not in "fV":
         np.copyto(out, x, casting="unsafe")
@@ -486,7 +486,7 @@ def where(condition: X, a: X | complex, b: X | complex, /, name: str | None = No
         Blob or array of the common shape, and the dtype of ``a``.
     Raises:
         ShapeError, DTypeError: if the operands do not fit.
-    Gradient: da = g where the condition holds, else 0; db the other way round; summed over what was broadcast.
+    Gradient: da = g where the condition holds, else 0; db the other way round; summed over broadcast axes.
     Source: `numpy.where`.
     Example:
         >>> x = xp.asarray([-1.0, 2.0, np.nan])
@@ -556,7 +556,7 @@ def add(*terms: X | complex, name: str | None = None) -> X:
         Blob or array of the common shape and their dtype.
     Raises:
         ShapeError, DTypeError: if the terms do not fit.
-    Gradient: g for each term, summed over what was broadcast.
+    Gradient: g for each term, summed over broadcast axes.
     Source: Purine2 ``Sum``.
     Example:
         >>> a, b = xp.asarray([1, 2]), xp.asarray([[10], [20]])
@@ -579,7 +579,7 @@ def weighted_sum(terms: Sequence[X], weights: Sequence[float], name: str | None 
     Raises:
         GraphError: if there is not one weight for each term.
         ShapeError, DTypeError: if the terms do not fit.
-    Gradient: its weight times g for each term, summed over what was broadcast.
+    Gradient: its weight times g for each term, summed over broadcast axes.
     Source: Purine2 ``WeightedSum``.
     Example:
         >>> a, b = xp.asarray([1.0, 2.0]), xp.asarray([10.0, 20.0])
@@ -600,7 +600,7 @@ def average(*terms: X, name: str | None = None) -> X:
     Raises:
         GraphError: if there are no terms.
         ShapeError, DTypeError: if they do not fit.
-    Gradient: an equal share of g for each term, summed over what was broadcast.
+    Gradient: an equal share of g for each term, summed over broadcast axes.
     Source: Purine2 ``Average``.
     Example:
         >>> af.ops.average(xp.asarray([1.0, 2.0]), xp.asarray([3.0, 6.0]))
@@ -697,7 +697,7 @@ def cast(x: X, dtype: npt.DTypeLike, *, name: str | None = None) -> X:
     """``x`` in another dtype, rounded or cut off as NumPy's ``astype`` does.
 
     An integer that is made of a floating-point number out of its range is the nearest one there is, and 0 of NaN, on
-    all devices, alone and in an array; what NumPy gives for these differs by processor.
+    all devices, alone and in an array; NumPy's results for these differ by processor.
 
     Args:
         x: Any shape, any dtype of numbers.

@@ -187,7 +187,7 @@ def fft(x: X, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward
 def ifft(x: X, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward", name: str | None = None) -> X:
     """The inverse of `fft`.
 
-    Arguments, result, errors and gradient: those of `fft`.
+    Arguments, result, errors and gradient: as of `fft`.
     Example:
         >>> x = xp.asarray([1.0, 2.0, 4.0])
         >>> print(np.round(xp.real(xp.fft.ifft(xp.fft.fft(x))), 6))
@@ -236,7 +236,7 @@ def irfft(x: X, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backwa
 def hfft(x: X, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward", name: str | None = None) -> X:
     """The transform of Hermitian-symmetric numbers, of which one half is given; real.
 
-    Arguments, errors and gradient: those of `irfft`.
+    Arguments, errors and gradient: as of `irfft`.
     Returns:
         Real, of ``n`` elements along the axis.
     Example:
@@ -250,7 +250,7 @@ def hfft(x: X, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backwar
 def ihfft(x: X, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward", name: str | None = None) -> X:
     """The inverse of `hfft`.
 
-    Arguments, result, errors and gradient: those of `rfft`.
+    Arguments, result, errors and gradient: as of `rfft`.
     Example:
         >>> x = xp.asarray([6.0, 0.0, -2.0, 0.0])
         >>> print(np.round(xp.fft.hfft(xp.fft.ihfft(x)), 6))
@@ -307,7 +307,7 @@ def fftn(x: X, /, *, s: _Numbers = None, axes: _Numbers = None, norm: Norm = "ba
 def ifftn(x: X, /, *, s: _Numbers = None, axes: _Numbers = None, norm: Norm = "backward", name: str | None = None) -> X:
     """The inverse of `fftn`.
 
-    Arguments, result, errors and gradient: those of `fftn`.
+    Arguments, result, errors and gradient: as of `fftn`.
     Example:
         >>> x = xp.asarray([[1.0, 2.0], [3.0, 4.0]])
         >>> print(np.round(xp.real(xp.fft.ifftn(xp.fft.fftn(x))), 6))
@@ -321,7 +321,7 @@ def ifftn(x: X, /, *, s: _Numbers = None, axes: _Numbers = None, norm: Norm = "b
 def rfftn(x: X, /, *, s: _Numbers = None, axes: _Numbers = None, norm: Norm = "backward", name: str | None = None) -> X:
     """The transform of real numbers along several axes, the redundant half of the last one left out.
 
-    Arguments, errors and gradient: those of `fftn`; ``x`` is real. The last axis has ``n // 2 + 1`` elements.
+    Arguments, errors and gradient: as of `fftn`; ``x`` is real. The last axis has ``n // 2 + 1`` elements.
     Returns:
         Complex.
     Example:
@@ -337,7 +337,7 @@ def irfftn(
 ) -> X:
     """The inverse of `rfftn`; real.
 
-    Arguments, errors and gradient: those of `fftn`; the last number of points is by default as for `irfft`.
+    Arguments, errors and gradient: as of `fftn`; the last number of points is by default as for `irfft`.
     Returns:
         Real, of as many elements along the axes as there are points.
     Example:
@@ -369,7 +369,7 @@ def fftshift(x: X, /, *, axes: Axis = None, name: str | None = None) -> X:
 def ifftshift(x: X, /, *, axes: Axis = None, name: str | None = None) -> X:
     """The inverse of `fftshift`.
 
-    Arguments, errors and gradient: those of `fftshift`.
+    Arguments, errors and gradient: as of `fftshift`.
     Returns:
         Blob or array of the type of ``x``.
     Example:

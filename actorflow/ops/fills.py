@@ -84,7 +84,7 @@ class Numbers(Operation, Pending):
     """An array that follows from lengths of open axes, in the place of its constant; see `numbers`.
 
     Attributes:
-        function: Gives the array from what is ``given``, lengths and other arguments.
+        function: Gives the array from ``given``, lengths and other arguments.
         spec: Its type.
     """
 
@@ -103,7 +103,7 @@ class Numbers(Operation, Pending):
 
 
 def numbers(function: Callable[..., Any], *given: Any, shape: Sequence[int], dtype: npt.DTypeLike = "int64") -> Any:
-    """The array ``function(*given)``, for `Operand.literal`; where lengths are open, what makes it once they are known.
+    """The array ``function(*given)``, for `Operand.literal`; where lengths are open, its maker for once they are known.
 
     Args:
         function: Depends on its arguments alone.
@@ -342,7 +342,7 @@ def uniform(
 ) -> Blob:
     """Uniformly distributed random numbers, from ``low`` up to ``high``, not less, which only rounding reaches.
 
-    Other arguments, result and errors: those of `gaussian`. Source: Purine2 ``Uniform``.
+    Other arguments, result and errors: as of `gaussian`. Source: Purine2 ``Uniform``.
     Example:
         >>> graph = af.Graph("noise")
         >>> noise = af.ops.uniform(graph, 100, low=-1.0, high=1.0, seed=7)
@@ -363,7 +363,7 @@ def bernoulli(
 ) -> Blob:
     """1 with a probability, else 0, in a dtype of numbers, or bool.
 
-    Other arguments, result and errors: those of `gaussian`. Source: Purine2 ``Bernoulli``.
+    Other arguments, result and errors: as of `gaussian`. Source: Purine2 ``Bernoulli``.
     Example:
         >>> graph = af.Graph("coins")
         >>> coins = af.ops.bernoulli(graph, 1000, 0.25, seed=1)
@@ -383,7 +383,7 @@ def xavier(
     """Uniform random numbers with variance ``2 / (fan_in + fan_out)``, for sigmoid, tanh and linear layers.
 
     The shape is that of a weight, (out, in) or (kernel axes ..., in, out); fans count the kernel's elements. Arguments,
-    result and errors: those of `gaussian`.
+    result and errors: as of `gaussian`.
 
     Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks, 2010.
     Example:

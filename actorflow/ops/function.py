@@ -1,4 +1,4 @@
-"""Any Python function as an operation, and what can be known of a function before and after it is called."""
+"""Any Python function as an operation, and checks of a function before and after it is called."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOT_RUN = frozenset([AsyncGeneratorType, CoroutineType, GeneratorType])
 
 
 def is_coroutine_function(fn: Callable[..., Any]) -> bool:
-    """Return whether calling it gives a coroutine: it, what a `functools.partial` is of, or an object's ``__call__``.
+    """Return whether calling it gives a coroutine: it, a `functools.partial`'s function, or an object's ``__call__``.
 
     A plain function that returns the coroutine of another one is not known by this.
     """
@@ -36,7 +36,7 @@ def check_runs(fn: Callable[..., Any], what: str) -> None:
         fn: The function.
         what: Its purpose, for the message: ``"an op"``.
     Raises:
-        GraphError: saying what to use instead.
+        GraphError: naming the one to use instead.
     """
     if type(fn) is FunctionType and not fn.__code__.co_flags & _YIELDS:
         return
@@ -53,7 +53,7 @@ def check_runs(fn: Callable[..., Any], what: str) -> None:
 
 
 def check_has_run(results: Sequence[object], specs: Sequence[TensorSpec], *, is_async: bool) -> None:
-    """Check what a function returned: a lambda that returns a coroutine is known by that alone.
+    """Check a function's result: a lambda that returns a coroutine is known by that alone.
 
     Coroutines that have not begun are closed, so that no warning says that they were never awaited.
 
@@ -63,7 +63,7 @@ def check_has_run(results: Sequence[object], specs: Sequence[TensorSpec], *, is_
             generators, but no coroutines, which can be awaited only once.
         is_async: Whether the function is an async one, which has been awaited.
     Raises:
-        GraphError: saying what to use instead.
+        GraphError: naming the one to use instead.
     """
     refused = None
     for position, result in enumerate(results):
@@ -131,7 +131,7 @@ class Function(Operation):
         check_runs(self.fn, "an op")
 
     def check_arity(self, count: int) -> None:
-        """Check that the function can be called with so many values, where it says what it takes."""
+        """Check that the function can be called with so many values, where its signature says so."""
         try:
             signature = inspect.signature(self.fn, follow_wrapped=False)
         except (TypeError, ValueError):  # one that is written in C may say nothing
@@ -153,7 +153,7 @@ class Emitting(Function):
     """A generator function, plain or async, whose items are computed one after the other; see `Graph.function`.
 
     Attributes:
-        fn, specs: As of `Function`; types are those of an item.
+        fn, specs: As of `Function`; types are an item's.
         concurrency: One frame at a time.
         in_flight: Most items that are computed at once.
     Example:

@@ -1,4 +1,4 @@
-"""Several elementwise operations, and reductions of what they compute, in one pass over memory."""
+"""Several elementwise operations, and reductions of their results, in one pass over memory."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class FusedColumns(NamedTuple):
 class Fused(Operation):
     """Elementwise operations, each element taken through all of them at once, and reductions of their values.
 
-    The values are those of the operations one after the other, each rounded to its dtype; in which order a reduction
+    The values are as of the operations one after the other, each rounded to its dtype; in which order a reduction
     goes through its elements is each device's own, and always the same. A step that only constants lead to (`Fill`) is
     one number, of shape ``()``. Reduced values have the shape of all inputs together, all reductions go along the same
-    axes, these lie side by side, and no step reads what a reduction gives.
+    axes, these lie side by side, and no step reads a reduction's result.
 
     Source: the chains of `actorflow.array`, which makes these; as ``cupy.fuse`` and numexpr do. Several results and
     several reductions of one shape in one kernel are XLA's multi-output fusion.
@@ -169,7 +169,7 @@ def is_aligned(operation: Operation, count: int) -> bool:
 class Followed(Operation):
     """An operation, and a chain that takes its result, as one function of a library; see `Kernel.joins`.
 
-    Its inputs are those of the operation, then those of the chain but the first one, which is the result.
+    Its inputs are the operation's, then the chain's but the first one, which is the result.
 
     Attributes:
         main: The operation.
@@ -185,7 +185,7 @@ class Followed(Operation):
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The operation, then those of the chain."""
+        """The operation, then the chain's."""
         return (Step(self.main, (), site=0), *self.chain.steps)
 
     @property

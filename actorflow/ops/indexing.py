@@ -471,7 +471,7 @@ def slice(x: X, key: Index, name: str | None = None) -> X:
     Raises:
         AxisError: if ``x`` does not have an index, or not as many axes, or a part of the key is something else.
         DTypeError: if an index is a blob of bools.
-    Gradient: g among zeros; what was picked several times is added up in the order of the indices.
+    Gradient: g among zeros; of elements picked several times it is added up in the order of the indices.
     Source: Minerva ``slice``, `numpy.ndarray.__getitem__`.
     Example:
         >>> graph = af.Graph("border")
@@ -805,7 +805,7 @@ def scatter_nd(x: X, indices: X, values: X, mode: Mode = "set", name: str | None
         x: Any shape and dtype.
         indices: As for `gather_nd`.
         values: The new values, of the shape that `gather_nd` would give, dtype of ``x``.
-        mode: "set" replaces what is there, the last one stays; "add", "mul", "min" and "max" combine it.
+        mode: "set" replaces the values there, the last one stays; "add", "mul", "min" and "max" combine it.
     Returns:
         Blob of the type of ``x``.
     Raises:
@@ -833,7 +833,7 @@ def scatter(x: X, indices: X, values: X, axis: int = 0, mode: Mode = "set", name
         values: Shape of ``indices``, dtype of ``x``.
         axis: Axis that the indices are of, counted from the end if negative.
         mode: As for `scatter_nd`.
-    Returns, errors, gradient: those of `scatter_nd`.
+    Returns, errors, gradient: as of `scatter_nd`.
     Source: ONNX ``ScatterElements``, ``torch.scatter``.
     Example:
         >>> x = xp.zeros(4)
@@ -847,7 +847,7 @@ def scatter(x: X, indices: X, values: X, axis: int = 0, mode: Mode = "set", name
 
 
 def add_at(x: X, key: Index, values: X, name: str | None = None) -> X:
-    """A blob with values added at a part, those of one place in the order of the indices: ``x[key] += values``.
+    """A blob with values added at a part, values of one place in the order of the indices: ``x[key] += values``.
 
     Args:
         x: Any shape, numeric.
@@ -900,7 +900,7 @@ def repeat(x: X, repeats: int | Sequence[int], axis: int | None = None, name: st
         Blob of the dtype of ``x``.
     Raises:
         ShapeError: if ``x`` does not have the axis, or as many parts.
-    Gradient: the sum of g over what was repeated.
+    Gradient: the sum of g over the repetitions.
     Source: `numpy.repeat`.
     Example:
         >>> af.ops.repeat(xp.asarray([1, 2, 3]), [2, 0, 1])
@@ -947,7 +947,7 @@ def tril(x: X, k: int = 0, name: str | None = None) -> X:
 def triu(x: X, k: int = 0, name: str | None = None) -> X:
     """Matrices with zeros below a diagonal; else as `tril`.
 
-    Arguments, result, errors and gradient: those of `tril`.
+    Arguments, result, errors and gradient: as of `tril`.
     Example:
         >>> af.ops.triu(xp.ones((3, 3)), k=1)
         Array([[0., 1., 1.],

@@ -321,7 +321,7 @@ def matmul(a: X, b: X, /, *, transpose_a: bool = False, transpose_b: bool = Fals
     Args:
         a: Shape (..., rows, inner), or (..., inner, rows) with ``transpose_a``; a vector (inner,) is a row. Numeric.
         b: Shape (..., inner, columns), or (..., columns, inner) with ``transpose_b``; a vector (inner,) is a column.
-            Dtype of ``a``. The axes before the last two broadcast with those of ``a``.
+            Dtype of ``a``. The axes before the last two broadcast with the axes of ``a`` before them.
         transpose_a: Use the transposed matrices of ``a``.
         transpose_b: Use the transposed matrices of ``b``.
     Returns:
@@ -395,14 +395,14 @@ _Labels = list[Any]
 
 @whole
 def tensordot(x1: X, x2: X, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2, name: str | None = None) -> X:
-    """The sum of products over axes: the last ones of ``x1`` with the first ones of ``x2``, or those that are named.
+    """The sum of products over axes: the last ones of ``x1`` with the first ones of ``x2``, or the named ones.
 
     Args:
         x1: Numeric.
         x2: Dtype of ``x1``.
-        axes: Number of axes, or the axes of ``x1`` and those of ``x2`` that belong to them.
+        axes: Number of axes, or the axes of ``x1`` and the axes of ``x2`` that belong to them.
     Returns:
-        The axes of ``x1`` that are left, then those of ``x2``.
+        The axes of ``x1`` that are left, then the axes of ``x2``.
     Raises:
         ShapeError: if the axes do not exist, or their lengths differ.
     Gradient: by both operands.
@@ -454,8 +454,8 @@ def einsum(equation: str, /, *operands: X, name: str | None = None) -> X:
     Operands are multiplied one after the other, each two by one `matmul`.
 
     Args:
-        equation: The letters of each operand's axes, separated by commas, then ``->`` and those of the result. Axes of
-            one letter go together, those that the result lacks are summed over, and a letter twice in one operand takes
+        equation: The letters of each operand's axes, separated by commas, then ``->`` and the result's. Axes of
+            one letter go together, axes that the result lacks are summed over, and a letter twice in one operand takes
             its diagonal. ``...`` stands for any number of axes, which broadcast. Without ``->`` the result has the axes
             of ``...``, and then the letters that come once, in their order in the alphabet.
         operands: One or more of one dtype, numeric. Axes of length 1 broadcast.
@@ -496,7 +496,7 @@ def einsum(equation: str, /, *operands: X, name: str | None = None) -> X:
 
 
 def _terms_of(equation: str, operands: Sequence[Any]) -> tuple[list[_Labels], _Labels]:
-    """The axes of each operand, and of the result; those of an ellipsis are numbers, counted from the last one."""
+    """The axes of each operand, and of the result; the axes of an ellipsis are numbers, counted from the last one."""
     left, arrow, right = equation.replace(" ", "").partition("->")
     names = left.split(",")
     if len(names) != len(operands):
@@ -527,7 +527,7 @@ def _terms_of(equation: str, operands: Sequence[Any]) -> tuple[list[_Labels], _L
 
 
 def _of_distinct_axes(x: Any, labels: _Labels, lengths: Mapping[Any, int]) -> tuple[Any, _Labels]:
-    """An operand whose axes have distinct names, without those along which it is repeated."""
+    """An operand whose axes have distinct names, without axes along which it is repeated."""
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
             i = labels.index(label)
@@ -630,7 +630,7 @@ def trace(x: X, /, *, offset: int = 0, dtype: npt.DTypeLike | None = None, name:
     Args:
         x: Shape (..., rows, columns), numeric.
         offset: Distance from the main diagonal, to the right.
-        dtype: Of the result, and of what is added up.
+        dtype: Of the result, and of the sums.
     Returns:
         Shape (...).
     Raises:
@@ -1120,7 +1120,7 @@ def solve(x1: X, x2: X, /, *, name: str | None = None) -> X:
         x1: Square matrices.
         x2: One vector of shape (n,), or matrices of shape (..., n, columns); dtype of ``x1``.
     Returns:
-        The shape of ``x2``, its stacks broadcast with those of ``x1``.
+        The shape of ``x2``, its stacks broadcast with the stacks of ``x1``.
     Raises:
         ShapeError, DTypeError: if they do not fit.
     Gradient: dx2 = solve(x1.H, g); dx1 = -dx2 @ y.H.
@@ -1155,7 +1155,7 @@ def eig(x: X, /, *, name: str | None = None) -> EigResult[X]:
 def eigvals(x: X, /, *, name: str | None = None) -> X:
     """The eigenvalues of `eig` alone.
 
-    Arguments, errors and gradient: those of `eig`.
+    Arguments, errors and gradient: as of `eig`.
     Source: `numpy.linalg.eigvals`.
     Example:
         >>> values = xp.linalg.eigvals(xp.asarray([[2.0, 1.0], [0.0, 3.0]]))
@@ -1188,7 +1188,7 @@ def eigh(x: X, /, *, name: str | None = None) -> EigResult[X]:
 def eigvalsh(x: X, /, *, name: str | None = None) -> X:
     """The eigenvalues of `eigh` alone.
 
-    Arguments, errors and gradient: those of `eigh`.
+    Arguments, errors and gradient: as of `eigh`.
     Source: `numpy.linalg.eigvalsh`.
     Example:
         >>> print(np.round(xp.linalg.eigvalsh(xp.asarray([[2.0, 1.0], [1.0, 2.0]])), 6))
@@ -1261,7 +1261,7 @@ def svd(x: X, /, *, full_matrices: bool = True, name: str | None = None) -> SVDR
 def svdvals(x: X, /, *, name: str | None = None) -> X:
     """The singular values of `svd` alone.
 
-    Arguments, errors and gradient: those of `svd`.
+    Arguments, errors and gradient: as of `svd`.
     Source: `numpy.linalg.svdvals`.
     Example:
         >>> print(np.round(xp.linalg.svdvals(xp.asarray([[0.0, 2.0], [3.0, 0.0]])), 6))

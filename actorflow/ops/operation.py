@@ -28,7 +28,7 @@ Grads = Sequence[Any]
 
 
 class Operand:
-    """Base of what operations are applied to: blobs and lazy arrays. Rules of gradients are written for both."""
+    """Base of the operands of operations: blobs and lazy arrays. Rules of gradients are written for both."""
 
     __slots__ = ()
 
@@ -73,7 +73,7 @@ class Operand:
         raise NotImplementedError
 
     def all_or_nothing(self) -> AbstractContextManager[None]:
-        """A context that leaves nothing behind of what is applied inside, if that fails."""
+        """A context that undoes the operations applied inside, if that fails."""
         return nullcontext()
 
 
@@ -106,7 +106,7 @@ class Layout(NamedTuple):
 
     Attributes:
         inputs: For each input, the axes of the usual order that the kernel's axes are; None where nothing changes.
-            Those of the last input hold for all that follow.
+            The last input's hold for all that follow.
         outputs: The same for each output.
     Example:
         >>> first = af.ops.Layout(inputs=((0, -1, ...), None), outputs=((0, -1, ...),))  # channels first
@@ -138,7 +138,7 @@ class Cost(NamedTuple):
     """Work of an operation by its formula, independent of the kernel. Lengths of open axes stay in it.
 
     Attributes:
-        multiply_adds: Multiplications whose results are added up: those of products and convolutions.
+        multiply_adds: Multiplications whose results are added up: as in products and convolutions.
         others: Additions, comparisons, functions of one element and so on.
     """
 
@@ -374,7 +374,7 @@ def apart(operation: Operation) -> Operation:
 def inferred(operation: Operation, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...] | None:
     """Types of the outputs, as `Operation.infer` says them; lengths of open axes fit where they may be equal.
 
-    What is not decided so is checked when lengths are known: a plan infers once more.
+    Comparisons that are not decided so are checked when lengths are known: a plan infers once more.
 
     Raises:
         ShapeError: if an output is no array that could be: one of its lengths is no whole number, or negative.
@@ -410,7 +410,7 @@ _Thing = TypeVar("_Thing", bound=Callable[..., Any])
 
 
 def savable(thing: _Thing) -> _Thing:
-    """Let files of graphs name a function or class of this package, which only computes what its arguments say."""
+    """Let files of graphs name a function or class of this package, which only computes with its arguments."""
     SAVABLE.add(thing)
     return thing
 
@@ -492,7 +492,7 @@ def _operands_of(values: Sequence[object]) -> Iterator[Operand]:
 
 
 def public_names(namespace: Mapping[str, Any], without: Sequence[str] = ()) -> list[str]:
-    """Names of the operations and functional forms that a module defines: what the faces show of it."""
+    """Names of the operations and functional forms that a module defines: which the faces show."""
     own = namespace["__name__"]
     return [
         name

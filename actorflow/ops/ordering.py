@@ -161,7 +161,7 @@ def cumsum(x: X, axis: int = 0, exclusive: bool = False, reverse: bool = False, 
 def cumprod(x: X, axis: int = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None) -> X:
     """The products of all elements up to each one along an axis.
 
-    Arguments, result and errors: those of `cumsum`; an empty product is 1.
+    Arguments, result and errors: as of `cumsum`; an empty product is 1.
     Gradient: of products without the element, also where elements are 0.
     Source: `numpy.cumprod`.
     Example:
@@ -239,7 +239,7 @@ def sort(x: X, axis: int = -1, descending: bool = False, stable: bool = True, na
 def argsort(x: X, axis: int = -1, descending: bool = False, stable: bool = True, name: str | None = None) -> X:
     """The indices that put the elements in order along an axis.
 
-    Arguments and errors: those of `sort`.
+    Arguments and errors: as of `sort`.
     Returns:
         Blob of the shape of ``x``, int64.
     Gradient: none.

@@ -152,7 +152,7 @@ class ReduceProd(Reduction):
         return (TensorSpec(self.reduced(inputs[0]), summed_dtype(inputs[0].dtype)),)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
-        """Of each element the product of those before it times those behind it: nothing is divided by an element."""
+        """Of each element the product of all before it times all behind it: nothing is divided by an element."""
         (x,), rank = op.inputs, len(op.inputs[0].shape)
         axes = self.axes(rank)
         order = [*[i for i in range(rank) if i not in axes], *axes]
@@ -317,7 +317,7 @@ argmin = _form(
 
 
 def may_be_parted(ufunc: np.ufunc, dtype: np.dtype[Any]) -> bool:
-    """Return whether parts suffice: those of a product do not tell whether it was 0 or infinite on the way."""
+    """Return whether parts suffice: parts of a product do not tell whether it was 0 or infinite on the way."""
     return ufunc is not np.multiply or dtype.kind in "biu"
 
 

@@ -1,4 +1,4 @@
-"""The kernel registry, which says what code computes an operation on a device, and the libraries of kernels.
+"""The kernel registry, which says which code computes an operation on a device, and the libraries of kernels.
 
 The key is (operation, device kind, library, dtype, layout), as in PaddlePaddle Fluid. ``"any"`` as dtype or layout
 matches all; an exact match wins over it. A library's kernels are registered when the module named for it is imported,
@@ -126,7 +126,7 @@ class Kernel:
         return replace(self, function=compute)
 
     def check(self, results: Sequence[Any], specs: Sequence[TensorSpec]) -> None:
-        """Check what it has returned, if it ``returns``: what reads it, a primitive say, looks at no shape again.
+        """Check its results, if it ``returns``: their reader, a primitive say, looks at no shape again.
 
         Raises:
             GraphError: if there are more or fewer results than outputs.
@@ -180,7 +180,7 @@ def kernel(
         operation: The class of the operation, or its name.
         device: Kind of device, ``"cuda"`` say.
         library: Library that the kernel belongs to.
-        dtypes: Dtypes of the first input that it is for; ``"any"`` for those that have no kernel of their own.
+        dtypes: Dtypes of the first input that it is for; ``"any"`` for dtypes that have no kernel of their own.
         layout: Name of the layout that it wants, see `Layout`.
     Returns:
         The decorator, which gives the function back.
@@ -224,7 +224,7 @@ def kernel(
 
 
 def kernel_maker(device: str, library: str) -> Callable[[_F], _F]:
-    """Register the decorated function as what makes the kernels that are not registered, when they are first wanted.
+    """Register the decorated function as the maker of kernels that are not registered, when they are first wanted.
 
     It is called with the class of an operation and a key, and returns a kernel for this key, or for any dtype; None
     where it has none.
@@ -369,7 +369,7 @@ def load_library(kind: str, library: str) -> None:
         library: Name of the library.
     Raises:
         KernelNotFoundError: if there is no such library for this kind of device.
-        MissingExtraError: if what it is built on is not installed.
+        MissingExtraError: if a library that it is built on is not installed.
     Example:
         >>> af.ops.load_library("cpu", "numpy")
         >>> af.ops.load_library("cpu", "fortran")
@@ -398,13 +398,13 @@ def are_loaded(kind: str, libraries: Iterable[str]) -> bool:
 
 
 def load_libraries(kind: str, libraries: Sequence[str]) -> list[str]:
-    """Have the kernels of a kind of device's own libraries registered: those that can be loaded, which are returned.
+    """Have the kernels of a kind of device's own libraries registered, as far as they can be loaded; returns these.
 
-    One that cannot be loaded falls away, and the log says so once: what it is built on may be there in part, and the
+    One that cannot be loaded falls away, and the log says so once: a library below it may be there in part, and the
     other libraries do without it.
 
     Raises:
-        Exception: what the loading raised, if no library is left.
+        Exception: of the loading, if no library is left.
     """
     usable = [library for library in libraries if _can_be_loaded(kind, library)]
     if libraries and not usable:

@@ -1,11 +1,11 @@
 """How an elementwise operation is described: by one row.
 
-A row has what NumPy computes, the dtypes that blobs of it have, CUDA C for one element, and the gradient for each
+A row has NumPy's function, the dtypes that blobs of it have, CUDA C for one element, and the gradient for each
 input. From it come the operation's class (`Log`), its functional form for blobs and arrays (`log`), inference, the
 kernels for the CPU, simulated accelerators and CUDA, its part in fused kernels, and gradients of any order.
 
-Blobs keep strict dtypes: those of all inputs are the same, and a number takes it. Arrays follow the array API standard,
-whose rules for dtypes are those of the NumPy function.
+Blobs keep strict dtypes: all inputs have the same, and a number takes it. Arrays follow the array API standard,
+whose rules for dtypes are the NumPy function's.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ class Elementwise(Operation):
         kinds: Kinds of the dtypes that blobs of it have.
         rules: For each input the gradient by it; None where there is none.
         result: Dtype of the result, or the function of the inputs' dtype that gives it; None for the inputs' own.
-        types: For arrays, gives the dtype of the result for those of the inputs; None for that of ``function``.
+        types: For arrays, gives the dtype of the result for dtypes of the inputs; None for that of ``function``.
         aligned: Whether ``out`` may be one of the inputs.
         formula: CUDA C for an element, of the arguments' names; ``T`` is the inputs' type, ``W`` at least float.
         formula_kinds: Kinds of the dtypes that the formula is right for.
         conditions: Number of leading inputs that are bool whatever the dtype of the others.
         summary: Its result, in one sentence.
-        example: Operands of an example, and what it prints.
+        example: Operands of an example, and its printed result.
     """
 
     elementwise = True
@@ -156,7 +156,7 @@ def _arity(rule: Callable[..., Any]) -> int:
 
 
 def fit(grad: X, x: Any) -> X:
-    """A gradient in the type of its input: summed over what was broadcast, and real for a real one."""
+    """A gradient in the type of its input: summed over broadcast axes, and real for a real one."""
     from actorflow.ops.elementwise import cast, real  # rows themselves
 
     found: Any = grad

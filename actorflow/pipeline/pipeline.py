@@ -17,7 +17,7 @@ from actorflow.pipeline.calls.map import Expand, Filter, Map
 from actorflow.pipeline.calls.options import CallOptions, Executor, Options, gives_coroutine
 from actorflow.pipeline.loader import Feeding, Loader, T
 from actorflow.pipeline.stages.branch import Branch, BranchJoin, BranchStart
-from actorflow.pipeline.stages.collate import stack, unstack
+from actorflow.pipeline.stages.collate import Padding, stack, unstack
 from actorflow.pipeline.stages.join import Concat, Interleave, Merge, MergeByTime, Zip
 from actorflow.pipeline.stages.passing import Cache, Enumerate, Group, Newest, Prefetch, Repeat, Shard, SkipFirst, Take
 from actorflow.pipeline.stages.sampler import Sampler
@@ -29,6 +29,7 @@ from actorflow.pipeline.sync import iterate
 from actorflow.place import Place
 
 U = TypeVar("U")
+V = TypeVar("V")
 
 if TYPE_CHECKING:
     _Items: TypeAlias = Iterable[T] | AsyncIterable[T] | Indexed[T]
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     _Number = TypeVar("_Number", bound=npt.NDArray[Any] | np.generic | complex)
     _Other = TypeVar("_Other", bound=npt.NDArray[Any] | np.generic | complex)
     _Third = TypeVar("_Third", bound=npt.NDArray[Any] | np.generic | complex)
+    _K = TypeVar("_K")
 
     class _Sourcing(TypedDict, total=False):
         shuffle: bool
@@ -44,11 +46,14 @@ if TYPE_CHECKING:
         executor: Executor
         name: str
 
-    class _Batching(TypedDict, total=False):
+    class _Grouping(TypedDict, total=False):
         drop_last: bool
         concurrency: int
         executor: Executor
         name: str
+
+    class _Batching(_Grouping, total=False):
+        collate: Padding | None
 
 
 class Pipeline(Loader[T]):
@@ -140,9 +145,6 @@ class Pipeline(Loader[T]):
     # -- batches ------------------------------------------------------------------------------------------------
 
     @overload
-    def batch(self, size: int, *, collate: Callable[[Sequence[T]], U], **options: Unpack[_Batching]) -> Pipeline[U]: ...
-
-    @overload
     def batch(self: Pipeline[_Text], size: int, **options: Unpack[_Batching]) -> Pipeline[list[_Text]]: ...
 
     @overload
@@ -164,7 +166,10 @@ class Pipeline(Loader[T]):
     ) -> Pipeline[dict[U, npt.NDArray[Any]]]: ...
 
     @overload
-    def batch(self, size: int, *, collate: None = None, **options: Unpack[_Batching]) -> Pipeline[Any]: ...
+    def batch(self, size: int, **options: Unpack[_Batching]) -> Pipeline[Any]: ...
+
+    @overload
+    def batch(self, size: int, *, collate: Callable[[Sequence[T]], U], **options: Unpack[_Grouping]) -> Pipeline[U]: ...
 
     def batch(
         self,
@@ -385,8 +390,10 @@ class Pipeline(Loader[T]):
 
     def to(
         self, place: Place | str, *, graph: Graph | None = None, in_flight: int = 2, name: str | None = None
-    ) -> Pipeline[Any]:
+    ) -> Pipeline[T]:
         """Copy the arrays of each item to a device, on its lane "inbound", through pinned memory where it has that.
+
+        To type checkers the items stay of their type: what is done with them is to feed them.
 
         Args:
             place: Where to; nothing happens on the CPU.
@@ -406,12 +413,18 @@ class Pipeline(Loader[T]):
 
     # -- several streams ----------------------------------------------------------------------------------------
 
+    @overload
     def branch(
-        self,
-        key: Callable[[T], Any],
-        branches: Mapping[Any, Callable[[Pipeline[T]], Pipeline[Any]]],
-        *,
-        name: str = "branch",
+        self, key: Callable[[T], _K], branches: Mapping[_K, Callable[[Pipeline[T]], Pipeline[U]]], *, name: str = ...
+    ) -> Pipeline[U]: ...
+
+    @overload
+    def branch(
+        self, key: Callable[[T], object], branches: Mapping[Any, Callable[[Pipeline[T]], object]], *, name: str = ...
+    ) -> Pipeline[object]: ...
+
+    def branch(
+        self, key: Callable[[T], Any], branches: Mapping[Any, Callable[[Pipeline[T]], Any]], *, name: str = "branch"
     ) -> Pipeline[Any]:
         """Send items different ways, and bring the results together.
 
@@ -604,6 +617,12 @@ def source(
 def zip_(
     first: Pipeline[T], second: Pipeline[U], /, *, strict: bool = False, name: str = "zip"
 ) -> Pipeline[tuple[T, U]]: ...
+
+
+@overload
+def zip_(
+    first: Pipeline[T], second: Pipeline[U], third: Pipeline[V], /, *, strict: bool = False, name: str = "zip"
+) -> Pipeline[tuple[T, U, V]]: ...
 
 
 @overload

@@ -98,8 +98,12 @@ def assign_lanes(
 
 def _lanes(place: Place, capture: bool) -> dict[str, int]:
     kind = device_kind(place.kind)
-    count = 1 if capture and kind.captures else kind.parallel_lanes()
-    return dict.fromkeys([DEFAULT_LANE, *(f"{DEFAULT_LANE}.{i}" for i in range(1, count))], 0)
+    return dict.fromkeys(lane_names(1 if capture and kind.captures else kind.parallel_lanes()), 0)
+
+
+def lane_names(count: int) -> list[str]:
+    """Names of so many lanes that are alike."""
+    return [DEFAULT_LANE, *(f"{DEFAULT_LANE}.{i}" for i in range(1, count))]
 
 
 def producers_of(ops: Sequence[PlannedOp], slots: Sequence[Slot]) -> list[list[int]]:

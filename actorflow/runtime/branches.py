@@ -4,11 +4,14 @@ Side by side, each value that one lane has from another is told by the loop: a t
 another one. On one lane all is one piece of work, and cores that have nothing to do take part in its kernels. Where a
 calculation with the ops' measured times and that of waking threads says that the first may be quicker, both are tried,
 and the quicker one stays.
+
+Frames in flight are side by side in any case. Where each has one lane, a frame whose lane is busy has another that is
+alike: its kernels use a core better than help with those of another frame does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -30,15 +33,15 @@ class Branches:
     Args:
         ops: The program's, on the lanes of the plan.
         trace: Of the graph's calls.
+        alike: Gives the lanes that are like one, itself among them; none where there are no others.
 
     Attributes:
         left: Number of frames until the next look.
     """
 
-    __slots__ = ("_frames", "_is_apart", "_movable", "_ops", "_planned", "_since", "_spent_ns", "_trace", "left")
-
-    def __init__(self, ops: Sequence[OpActor], trace: Trace) -> None:
+    def __init__(self, ops: Sequence[OpActor], trace: Trace, alike: Callable[[Lane], tuple[Lane, ...]]) -> None:
         self._ops = ops
+        self._alike = alike
         self._trace = trace
         self._movable = [op for op in ops if _is_movable(op)]
         self._planned = {op: op.lane for op in self._movable}
@@ -46,7 +49,10 @@ class Branches:
         self._spent_ns: dict[bool, float] = {}  # time of a frame, apart and not
         self._since = 0
         self._frames = _FRAMES
-        self.left = _FRAMES if len({*self._planned.values()}) > 1 else FOREVER_NS
+        self.left = _FRAMES
+        if len({*self._planned.values()}) < 2:
+            self.left, self._is_apart = FOREVER_NS, False
+            self._have(self._planned)
 
     def look(self) -> bool:
         """Have the ops on the lanes that are quicker, as far as is known by now; return whether that has moved any."""
@@ -55,9 +61,15 @@ class Branches:
         lanes = self.lanes()
         if all(op.lane is lane for op, lane in lanes.items()):
             return False
-        for op, lane in lanes.items():
-            op.move_to(lane, self._trace)
+        self._have(lanes)
         return True
+
+    def _have(self, lanes: Mapping[OpActor, Lane]) -> None:
+        alike = {lane: () if self._is_apart else self._alike(lane) for lane in {*lanes.values()}}
+        for op, lane in lanes.items():
+            if op.lane is not lane:
+                op.move_to(lane, self._trace)
+            op.lanes = alike[lane]
 
     def lanes(self) -> Mapping[OpActor, Lane]:
         """Lanes of the ops that may have another one than the plan's."""

@@ -63,7 +63,7 @@ def building(plan: Plan, resources: Resources, builder: type[Builder] | None = N
 
 
 class Builder:
-    """Makes the actors of one plan, from the last op to the first, so that each op is given those that follow it.
+    """Makes the actors of one plan, from the last op to the first, so that each op is given its followers.
 
     Attributes:
         receivers: The actor that fires for each op of the plan: its own, or that of its segment.
@@ -281,7 +281,7 @@ class Builder:
     # -- ops -----------------------------------------------------------------------------------------------------------
 
     def op_actor(self, op: PlannedOp, index: int) -> OpActor:
-        """The actor of an op of the plan; those that follow it have been made."""
+        """The actor of an op of the plan; its followers have been made."""
         resources, slots = self._resources, self._plan.slots
         device = resources.device(op.place)
         assert op.lane is not None
@@ -367,7 +367,7 @@ class Builder:
         return kind(wiring, fn=operation.fn, specs=specs, turnstile=turnstile, guarded=guarded)
 
     def _is_read_only(self, index: int) -> bool:
-        """Return whether a frame has an array that cannot be written to: what is fed, or what a function returned."""
+        """Return whether a frame has an array that cannot be written to: a feed, or a function's result."""
         slot, writer = self._plan.slots[index], self._writers.get(index)
         return slot.is_fed or slot.spec.is_object or (writer is not None and isinstance(writer.operation, Function))
 
@@ -452,7 +452,7 @@ class Builder:
 
 
 def _kept(plan: Plan, resources: Resources) -> set[int]:
-    """Slots of constants, and of variables that no op updates: those are the host's anyway, not a pool's."""
+    """Slots of constants, and of variables that no op updates: these are the host's anyway, not a pool's."""
     constants = {slot.index for slot in plan.slots if slot.is_constant}
     reads = plan.reads.items()
     still = {i for each, i in reads if not each.producers and not resources.device(each.place).is_stream}
@@ -460,7 +460,7 @@ def _kept(plan: Plan, resources: Resources) -> set[int]:
 
 
 def _shows_others(op: Op) -> bool:
-    """Return whether what an op gives a variable may be another's memory: a function's, or that of a view."""
+    """Return whether an op's new value of a variable may be another's memory: a function's, or a view's."""
     if isinstance(op.operation, Function):
         return True
     kernel = lookup(op.operation, "cpu", "numpy", op.outputs[0].dtype)
@@ -468,7 +468,7 @@ def _shows_others(op: Op) -> bool:
 
 
 def _track(op: PlannedOp) -> str:
-    """Name in the trace of what the calls of an op run on, unless inline."""
+    """Name in the trace of the track of an op's calls, unless inline."""
     if isinstance(op.operation, Function) and op.operation.is_async:
         return "async functions"
     if isinstance(op.operation, WithBodies):

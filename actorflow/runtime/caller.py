@@ -30,7 +30,7 @@ from actorflow.trace.counters import OpProfile
 
 
 class CallError(Exception):
-    """Raised by a program from what an op has raised.
+    """Raised by a program from an op's exception.
 
     Attributes:
         op: The op.
@@ -48,7 +48,7 @@ class CallersProgram:
         graph: The graph, which nothing else runs.
         given: Sources of it.
         fetched: The blobs that are computed.
-        owned: Of these, those whose buffers are used again once the application drops them, if they are large.
+        owned: Of these, values whose buffers are used again once the application drops them, if they are large.
 
     Attributes:
         ops: The actors of its ops.
@@ -77,12 +77,12 @@ class CallersProgram:
         self._number = 0
 
     def __call__(self, values: Sequence[Any]) -> list[Any]:
-        """The values of what is fetched. Several threads may ask at a time, and a call may be made within another one.
+        """The values of the fetched blobs. Several threads may ask at once, and a call may be made within another one.
 
-        An interrupt leaves nothing behind: what it has computed is dropped.
+        An interrupt leaves nothing behind: its results are dropped.
 
         Args:
-            values: Of what is given.
+            values: Of the given blobs.
         Raises:
             CallError: if an op fails.
         """
@@ -115,7 +115,7 @@ class _CallersDevice(CPU):
     """The host, where the thread that asks computes all by itself; one for all programs.
 
     Attributes:
-        runs: How many have ended. What no program has used for a while is given up by it.
+        runs: How many have ended. By it, memory that no program has used for a while is given up.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Constants of a program: what its frames read and none of them computes; all programs of a graph share them."""
+"""Constants of a program: values that its frames read and none of them computes; all programs of a graph share them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from actorflow.runtime.resources import Resources
 def constants_of(plan: Plan, resources: Resources) -> dict[int, Any]:
     """The constants that a plan's frames read, by slot: computed on the host, and copied to where they are read.
 
-    What has been computed for another program of the graph is taken from there. On the host they cannot be written to.
+    Values computed for another program of the graph is taken from there. On the host they cannot be written to.
 
     Raises:
         OpError: if a computation, or a copy, fails.

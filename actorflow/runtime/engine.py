@@ -1,4 +1,4 @@
-"""Runs one graph: keeps its programs, starts frames, and waits for what they fetch."""
+"""Runs one graph: keeps its programs, starts frames, and waits for their results."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class Engine:
         return targets, self.graph._check_here(), lengths, (), (), False
 
     async def warm_up(self, fetch: Fetch, axes: Mapping[str, int] | None, timeout_s: float | None) -> bool:
-        """Have ready what the first runs would wait for; see `Graph.warm_up`."""
+        """Make ahead all that the first runs would wait for; see `Graph.warm_up`."""
         async with asyncio.timeout(timeout_s):
             key = self._asked(fetch, axes)
             revision, plan = self.graph.revision, await in_slices(self._planning(*key))
@@ -243,10 +243,10 @@ class Engine:
         return targets, self.graph._check_here(), None if axes is None else lengths, tapped, fed, is_partial
 
     def between(self, keys: Iterable[Any]) -> tuple[Blob, ...]:
-        """The blobs among what is fed that ops would write, and that ops read.
+        """The fed blobs that ops would write, and that ops read.
 
         Raises:
-            FeedError: for what is computed inside a branch or a loop.
+            FeedError: for a blob that is computed inside a branch or a loop.
         """
         found = set()
         for key in keys if self.graph.world.size == 1 else ():
@@ -267,7 +267,7 @@ class Engine:
         return axes if axes is not None and axes.crosses_ranks else None
 
     def _notice(self) -> None:
-        """Forget what was made of a graph that has changed since."""
+        """Forget the programs of a graph that has changed since."""
         resources = self.resources
         if self._revision != self.graph.revision or self._order != resources.order:
             self._forget()
@@ -308,11 +308,11 @@ class Engine:
         self._habits.evicted.clear()
 
     def _owners(self) -> list[dict[str, Any]]:
-        """The attributes of operations, where kernels keep what they have made."""
+        """The attributes of operations, where kernels keep derived arrays."""
         return [getattr(each, "__dict__", {}) for op in self.graph.ops for each in (op.operation, op.own)]
 
     def trim(self) -> None:
-        """Give up what can be made again; see `Graph.trim`."""
+        """Give up all that can be made again; see `Graph.trim`."""
         self._forget()
         self.resources.forget_constants()
         for own in self._owners():
@@ -415,7 +415,7 @@ class Engine:
         self.resources.expect_work(lanes, lanes - self.lanes(FunctionActor))
 
     def lanes(self, kind: type[OpActor] | None = None) -> set[Lane]:
-        """The lanes that ops of its programs use, or those of a kind."""
+        """The lanes that ops of its programs use, or ops of a kind."""
         ops = chain.from_iterable([program.ops for program in self._programs.values()])
         return {op.lane for op in ops if op.uses_lane and (kind is None or isinstance(op, kind))}
 
@@ -444,7 +444,7 @@ class Engine:
         self._forget()
 
     def _note(self, plan: Plan) -> None:
-        """Log, once, what a plan does that the user may not expect, and keep it for those who watch."""
+        """Log, once, an unexpected choice of a plan, and keep it for watchers."""
         for text, names in plan.notes.items():
             new = [name for name in names if self._is_new(NodeNote(self.graph[name].id, text))]
             if new:
@@ -533,7 +533,7 @@ class Engine:
         """Start a frame, when it may start, which it may at once by a permit; its time runs from now on.
 
         Where its program has to be made first, that takes slices of the loop's time, and those that come later wait.
-        What other ranks start, too, has its turn behind what was called before, or is given that. Its span is linked
+        A frame that other ranks start, too, has its turn behind earlier calls, or is given that. Its span is linked
         with those of the requests that it computes. If the caller will do nothing but await it, its first slice is run
         at once.
         """
@@ -657,7 +657,7 @@ class Engine:
         """The turn of a run that other ranks start, too, as far as that is known; None if they do not.
 
         All ranks are to ask each other, and to start their frames, in the order of the calls, however long each of
-        them takes for what lies between.
+        them takes for the ops between.
         """
         axes = self._common_axes(fetch) if self._is_shared else None
         if not self._is_shared:
@@ -685,7 +685,7 @@ class Engine:
         ticket: Ticket,
         streamed: bool,
     ) -> tuple[Program, Frame]:
-        """Start a frame behind those that came before, when it has a program and the graph is not paused."""
+        """Start a frame behind the calls before it, when it has a program and the graph is not paused."""
         program = None
         while program is None:
             await ticket.come()
@@ -812,7 +812,7 @@ class Engine:
         return sorted((stream for stream in self._streams if stream.is_running), key=lambda stream: stream.number)
 
     def register(self, stream: FrameStream) -> int:
-        """Know of a stream, for those who watch; returns its number."""
+        """Know of a stream, for watchers; returns its number."""
         self._streams.add(stream)
         self.stream_count += 1
         return self.stream_count - 1
@@ -864,7 +864,7 @@ class Engine:
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
     def snapshot(self, variables: Sequence[Variable]) -> tuple[int, asyncio.Task[list[Any]]]:
-        """The values that variables have between the frames started so far and those started from now on.
+        """The values that variables have between the frames started so far and later ones.
 
         Frames go on meanwhile, and none waits for this. It is a frame itself, but has no number of its own, so that
         random streams are the same with it and without it.
@@ -934,7 +934,7 @@ def prepare_host() -> None:
 
 
 def _made(values: Mapping[Variable, npt.NDArray[Any]], kept: Iterable[Any]) -> dict[Variable, npt.NDArray[Any]]:
-    """Copies of values that variables will have, and what kernels keep of these; in a thread."""
+    """Copies of values that variables will have, and of arrays that kernels derive from these; in a thread."""
     made = {variable: np.array(value, order="C") for variable, value in values.items()}
     renewed = {id(variable._value): value for variable, value in made.items()}
     for each in kept:
@@ -956,7 +956,7 @@ def _is_unfelt(plan: Plan) -> bool:
 
 
 def _check_streamed(program: Program, streamed: bool) -> None:
-    """Check that what is fetched is there once in a frame, where it must be."""
+    """Check that each fetched blob is there once in a frame, where it must be."""
     if program.per_item and program.is_partial:
         raise GraphError(
             f"graph {program.graph.name!r} computes {program.per_item[0]!r} for each item of an op that emits, which "

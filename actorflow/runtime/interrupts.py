@@ -91,7 +91,7 @@ def interruptible(function: Callable[..., Any], arguments: Iterable[Any]) -> Any
 
 
 def check_interrupt() -> None:
-    """Call the application's handlers, which usually raise, of what came. Only where the state is consistent."""
+    """Call the application's handlers, which usually raise, for caught signals. Only where the state is consistent."""
     if _State.noted and threading.current_thread() is _State.main:
         _call_noted()
 
@@ -102,8 +102,6 @@ class Guard:
     Attributes:
         wait_s: How long a wait may last before `check_interrupt` is due; None for ever.
     """
-
-    __slots__ = ("_holds", "_lock", "_was_open", "wait_s")
 
     def __init__(self, lock: threading.Condition) -> None:
         self._lock = lock

@@ -36,7 +36,7 @@ class FrameLimits:
         queue: Knows whether the graph is paused.
 
     Attributes:
-        timers: By frame: what looks whether it stalls, or, once it has stopped, reports its calls in threads.
+        timers: By frame: the timer that looks whether it stalls, or, once it has stopped, reports its calls in threads.
         are_set: Whether it is to be told of frames that start.
     """
 

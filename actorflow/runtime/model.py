@@ -1,4 +1,4 @@
-"""Models: graphs with names for what goes in and what comes out, as files hold them and servers offer them."""
+"""Models: graphs with names for their inputs and outputs, as files hold them and servers offer them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NoSuchNameError(GraphError, KeyError):
 
 
 class Named(Mapping[str, _T]):
-    """Parts of a model by name, whose error for other names says what was meant.
+    """Parts of a model by name, whose error for other names suggests the name that was meant.
 
     Args:
         items: The parts.
@@ -73,15 +73,15 @@ def _check_root(graph: object) -> None:
 class Model:
     """A graph with named inputs and outputs.
 
-    The names are those of the outside: of a file's tensors, or of a server's clients. They need not be those of the
+    The names are for the outside: names of a file's tensors, or of a server's clients. They need not be those of the
     blobs.
 
     Args:
         graph: The graph, a root.
         inputs: Blobs that are fed, by name.
         outputs: Blobs that are fetched, by name, one at least.
-        values: Blobs in between that have names outside, too; by default those of inputs and outputs.
-        variables: Its variables by their names outside; by default those of the graph under their own names.
+        values: Blobs in between that have names outside, too; by default the inputs and outputs.
+        variables: Its variables by their names outside; by default the graph's under their own names.
 
     Attributes:
         graph: The graph.
@@ -134,7 +134,7 @@ class Model:
 
     @property
     def variables(self) -> Mapping[str, Variable]:
-        """Its variables by name: those of a file that weights were loaded from, else their own.
+        """Its variables by name: names of a file that weights were loaded from, else their own.
 
         Example:
             >>> graph = af.Graph("net")
@@ -155,7 +155,7 @@ class Model:
 
         Args:
             graph: The graph, a root.
-            fetch: Its outputs, as for `Graph.run`; by default those of the file that it was loaded from, or the sinks.
+            fetch: Its outputs, as for `Graph.run`; by default its file's, if it was loaded from one, or the sinks.
                 Its inputs are the sources that these need.
         Raises:
             GraphError: if it has none of these, or is a part of a graph. TypeError if it is not a graph.
@@ -226,10 +226,10 @@ class Model:
             timeout: As for `Graph.run`.
             partial: Go on when an op fails, as `Graph.run` does.
         Returns:
-            An array per output, by what it was asked for by, in their order. With ``partial`` a `Result` under these
-            names, whose ``errors`` has those of outputs that are not there.
+            An array per output, under the keys of ``fetch``, in their order. With ``partial`` a `Result` under these
+            names, whose ``errors`` has the errors of outputs that are not there.
         Raises:
-            FeedError: if an input is missing or unknown; else what `Graph.run` raises.
+            FeedError: if an input is missing or unknown; else as `Graph.run`.
             TypeError: if the inputs are not arrays by name.
 
         Example:
@@ -300,7 +300,7 @@ class Model:
         """Give the model other weights while it runs: each frame computes with the old ones or the new ones, whole.
 
         Nothing waits for this longer than for a frame before it. All is read, checked, and copied to devices first, and
-        what kernels keep of weights, such as their order in memory, is made anew; the arrays are swapped between two
+        arrays that kernels derive from weights are made anew; the arrays are swapped between two
         frames. Frames that have started end with the weights that they began with.
 
         Args:
@@ -308,7 +308,7 @@ class Model:
                 weights are taken; or arrays by the names of `variables`. Those of a file may be the variables' own.
             strict: Whether weights that it lacks, and names in it that are not weights, are errors.
         Returns:
-            What was missing and what unexpected, as `load_weights`, once no frame reads the old weights any more.
+            Missing and unexpected names, as `load_weights`, once no frame reads the old weights any more.
         Raises:
             CheckpointError: with all names, shapes and dtypes that do not fit; nothing has been changed then, nor if
                 anything else fails.
@@ -332,7 +332,7 @@ class Model:
         return await self.graph._swap(source, self.variables, strict)
 
     async def save(self, path: str | PathLike[str]) -> None:
-        """Save what computes the outputs: ``Model.of(await af.load(path))`` is this model again; see `Graph.save`."""
+        """Save the ops of the outputs: ``Model.of(await af.load(path))`` is this model again; see `Graph.save`."""
         await self.graph.save(path, fetch=self.outputs, inputs=self.inputs)
 
     def save_sync(self, path: str | PathLike[str]) -> None:

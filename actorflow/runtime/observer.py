@@ -1,4 +1,4 @@
-"""Follows the frames of one graph: how many there are, what became of them, what their ends set free."""
+"""Follows the frames of one graph: how many there are, how they ended, what their ends set free."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class StartQueue:
     """Decides when frames of one graph may start.
 
     A graph that is not paused pays one look at ``closed`` per frame. Otherwise runs and streams queue, and keep their
-    order when the graph is resumed: those that come meanwhile go behind them.
+    order when the graph is resumed: later ones go behind them.
 
     Args:
         name: Name of the graph.
@@ -92,7 +92,7 @@ class StartQueue:
         return bool(self._tickets)
 
     def close(self, reason: str) -> None:
-        """Start no further frame; also none of those that `step` has allowed."""
+        """Start no further frame; also none that `step` has allowed."""
         self._steps, self.closed = 0, True
         self._kept.clear()
         self._set(reason)
@@ -109,7 +109,7 @@ class StartQueue:
         self.wake()
 
     def open(self) -> None:
-        """Let all frames start again, those that wait first."""
+        """Let all frames start again, waiting ones first."""
         self._kept.clear()
         self._set(None)
         self.wake()
@@ -169,7 +169,7 @@ class StartQueue:
             self.wake()
 
     def dismiss(self) -> None:
-        """Cancel all that wait; those that come later need not."""
+        """Cancel all that wait; later ones need not."""
         self._dismissals += 1
         self.open()
 
@@ -179,7 +179,7 @@ class StartQueue:
             raise asyncio.CancelledError
 
     def forget(self) -> None:
-        """Forget what waits: its loop was closed."""
+        """Forget the frames that wait: their loop was closed."""
         self._tickets.clear()
         self._steps += len(self._kept)
         self._kept.clear()
@@ -231,7 +231,7 @@ class Ticket:
             self._queue.check(self._dismissals)
 
     async def during(self, work: Coroutine[Any, Any, None]) -> None:
-        """Await what is done before the frame starts; a dismissal does not wait for it."""
+        """Await work that comes before the frame starts; a dismissal does not wait for it."""
         task = asyncio.ensure_future(work)
         task.add_done_callback(ended_with)
         task.add_done_callback(lambda _: self.wake())

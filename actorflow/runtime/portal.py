@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 class Portal:
-    """A loop in a thread of its own, for as long as other threads wait for what it runs."""
+    """A loop in a thread of its own, for as long as other threads wait for its coroutines."""
 
     def __init__(self) -> None:
         self._lock = held_at_fork(threading.Lock(), is_outer=True)

@@ -61,11 +61,11 @@ class Result(core.Fetched, Mapping["Blob | str", npt.NDArray[Any]]):
 
     The arrays are the application's: no frame changes them, and nothing else shows their memory, but for a variable's,
     which is read-only. That of a blob on an accelerator stays there; `actorflow.to_numpy` copies it. ``result[y]``
-    raises KeyError, with what was fetched, if ``y`` was not.
+    raises KeyError, with the names of the fetched blobs, if ``y`` was not.
 
     Attributes:
         frames: Numbers of the frames that computed it: one, or of a batched run of many rows several.
-        errors: Of a run with ``partial=True``, the names of what was fetched and is not there, each with the error of
+        errors: Of a run with ``partial=True``, the names of fetched blobs that are not there, each with the error of
             the op that it depends on: ``result[y]`` raises that, and iterating leaves ``y`` out. An op that has failed
             and that nothing fetched depends on is there by its own name.
 
@@ -202,7 +202,7 @@ class Result(core.Fetched, Mapping["Blob | str", npt.NDArray[Any]]):
 
 
 class Program:
-    """The actors of one plan, and what each frame starts from. It does not keep the plan.
+    """The actors of one plan, and the values that each frame starts from. It does not keep the plan.
 
     Attributes:
         graph: The root graph.
@@ -210,10 +210,10 @@ class Program:
         ops: The actors that fire.
         uses: Its reads and updates of variables whose frames take turns.
         tapped: Blobs whose values are kept for taps.
-        branches: Says on which lanes ops are; None where they stay on those of the plan.
+        branches: Says on which lanes ops are; None where they stay on the plan's.
         looks_on: Whether more is done with a frame's results than to return them.
-        per_item: Names of what is returned for each item of an op that emits, and not once in a frame.
-        is_partial: Whether its frames go on without what has failed.
+        per_item: Names of results that are returned for each item of an op that emits, and not once in a frame.
+        is_partial: Whether its frames go on without failed ops.
     """
 
     def __init__(self, plan: Plan, built: Builder, resources: Resources) -> None:
@@ -229,7 +229,7 @@ class Program:
             for each in ops:
                 each.confine()
         stay = options.sequential or options.dry_run or resources.budget is not None or self.exchange is not None
-        self.branches = None if stay else Branches(ops, resources.trace)
+        self.branches = None if stay else Branches(ops, resources.trace, resources.lanes_like)
         pending = built.pending
         self._turnstiles = tuple([actor.turnstile for actor in ops if actor.turnstile is not None])
         self._listeners: list[FrameListener] = [*self._turnstiles]
@@ -332,7 +332,7 @@ class Program:
             yield
 
     def feed(self, feeds: Mapping[Blob | str, npt.ArrayLike]) -> list[Any]:
-        """The values that a frame starts with. Those that variables begin with are there afterwards, too.
+        """The values that a frame starts with. Values that variables begin with are there afterwards, too.
 
         Raises:
             FeedError, ShapeError, DTypeError: if the feeds do not fit the sources.
@@ -352,7 +352,7 @@ class Program:
             ) from error
 
     def _fed(self, feeds: Mapping[Blob | str, npt.ArrayLike]) -> list[Any]:
-        """As `fill`, with conversions, and with errors that say what is wrong."""
+        """As `fill`, with conversions, and with errors that name the mistake."""
         values = self._values.copy()
         left = len(self._sources)
         for key, value in checked_feeds(feeds).items():
@@ -393,7 +393,7 @@ class Program:
         return frame
 
     def layout(self, feeds: Sequence[Blob]) -> tuple[list[Any], list[int | None]]:
-        """The values that each frame begins with, and the slot of each of these feeds; None for what is not needed."""
+        """The values that each frame begins with, and the slot of each of these feeds; None for feeds not needed."""
         return [None if value is _NOT_FED else value for value in self._values], [
             known[0] if (known := self._feeds.get(blob)) else None for blob in feeds
         ]
@@ -425,7 +425,7 @@ class Program:
         )
 
     def begin(self, frame: Frame) -> None:
-        """Deliver what is there. The caller wakes the dispatcher."""
+        """Deliver the values that are there. The caller wakes the dispatcher."""
         if self._is_dry:
             frame.open = 1
             frame.close_end()
@@ -458,7 +458,7 @@ class Program:
         return Result(by_blob, by_name, fetched, (frame.number,), lengths, errors)
 
     def _errors(self, frame: Frame) -> dict[str, OpError]:
-        """Errors in place of what is fetched of a frame that went on without some ops, and all other ones, by name."""
+        """Errors in place of results of a frame that went on without some ops, and all other ones, by name."""
         failures, errors = frame.failures or {}, {}
         for name, i in self._shared[1].items():
             slot = self.fetcher.blobs[i].slot
@@ -470,7 +470,7 @@ class Program:
         return errors | others
 
     async def outcome(self, frame: Frame) -> Result:
-        """Wait for a frame's end and return what it fetched; see `Frame.wait`."""
+        """Wait for a frame's end and return its results; see `Frame.wait`."""
         if frame.state is not FINISHED or not frame.has_ended:  # else there is nothing to wait for
             await frame.wait()
         if self.tapped:
@@ -485,7 +485,7 @@ class Program:
         return result
 
     def hand_out(self, frame: Frame) -> None:
-        """Give the taps what a frame has kept for them, if it has ended well and has not done so before."""
+        """Give the taps the values that a frame has kept for them, if it has ended well and has not done so before."""
         taps = self._resources.taps
         is_wanted = any(frame in tap.sampled for tap in taps.open) and taps.copying(frame) is None
         if not is_wanted or frame.state is not FINISHED or frame.failures or self._is_dry:
@@ -540,7 +540,7 @@ def checked_feeds(feeds: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 def check_unneeded(graph: Graph, key: Any) -> None:
-    """Check what is fed and not needed: that may be another source of the graph, and nothing else.
+    """Check a feed that is not needed: it may be another source of the graph, and nothing else.
 
     Raises:
         FeedError: if it is.
@@ -579,7 +579,7 @@ def _hand_out(parted: list[Any], lenders: list[Any], variables: list[int], fetch
 def _parted(values: list[Any], index: int) -> Any:
     """An array that is taken out of a list, as one whose memory nothing else shows: itself if that is so, or a copy.
 
-    A feed's memory is the caller's, what a function has returned may be kept by it, and a view shows another value's.
+    A feed's memory is the caller's, a function may keep its result, and a view shows another value's.
     """
     array: Any = values[index]
     values[index] = None

@@ -1,4 +1,4 @@
-"""Resources of a graph: what its frames run on and share, and what outlives them."""
+"""Resources of a graph: devices, variables and whatever else its frames share."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from actorflow.actors.dispatcher import Dispatcher
 from actorflow.actors.frame import Frame
 from actorflow.core import FrameState, Turnstile
 from actorflow.devices import Device, Fence, Lane, open_device
+from actorflow.devices.cpu import CPU
 from actorflow.devices.team import team
 from actorflow.errors import GraphError, NotFiniteError, OpError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op, Variable
 from actorflow.ops.function import Function
 from actorflow.place import Place
+from actorflow.plan.order import lane_names
 from actorflow.ranks.edges import ChannelLane
 from actorflow.ranks.peers import Peers
 from actorflow.ranks.watching import Watching
@@ -46,7 +48,7 @@ _log = logging.getLogger("actorflow")
 
 
 class KeptCall(NamedTuple):
-    """A call that has made what is not finite, with all that it read."""
+    """A call with a result that is not finite, with all that it read."""
 
     frame: int
     op_id: int
@@ -63,7 +65,7 @@ class Resources:
         shared_device: Gives the device of a place, where devices are shared with others; they are not closed here.
 
     Attributes:
-        are_shared: Whether they are. What is fed is then in the memory of the device where its blob lives.
+        are_shared: Whether they are. Feeds are then in the memory of the device where its blob lives.
     """
 
     def __init__(
@@ -188,7 +190,7 @@ class Resources:
     # -- failures, and what a check that pauses has found --------------------------------------------------------------
 
     def note_failure(self, frame: int | None, error: BaseException | None, *, paused: bool = False) -> None:
-        """Remember what a frame has failed with, or what has paused the graph, for those who watch."""
+        """Remember a frame's failure, or the finding that has paused the graph, for watchers."""
         assert frame is not None
         op_id = error.op.id if isinstance(error, OpError) else None
         found = None
@@ -215,7 +217,7 @@ class Resources:
             self.queue.close(f"as op {error.op_name!r} has made what is not finite")
 
     def _keep_call(self, frame: int, error: NotFiniteError) -> None:
-        """Keep the first call that has made what is not finite since no frame was in flight, as others may follow."""
+        """Keep the first call whose result is not finite since no frame was in flight, as others may follow."""
         kept = self.kept_call
         if error._alone is not None and (kept is None or kept.rests != self.rests or frame < kept.frame):
             # Not the error: by its traceback it would keep all of the frame.
@@ -238,7 +240,7 @@ class Resources:
         return self._peers
 
     def end_stream(self) -> None:
-        """A stream has ended, early or not: so must those of the other ranks."""
+        """A stream has ended, early or not: so must its parts on the other ranks."""
         if self._peers is not None:
             self._peers.end_stream()
 
@@ -330,6 +332,14 @@ class Resources:
         self.home = dispatcher
         dispatcher.ready.running = self.running
 
+    def lanes_like(self, lane: Lane) -> tuple[Lane, ...]:
+        """The lanes that a plan may choose instead of one, itself among them; none where there are no others."""
+        for device in self.devices.values():
+            names = lane_names(device.parallel_lanes()) if isinstance(device, CPU) else []
+            if len(names) > 1 and lane.name in names and device.lane(lane.name) is lane:
+                return tuple([device.lane(name) for name in names])
+        return ()
+
     def lanes_at_work(self) -> set[Lane]:
         """Lanes with work whose end the loop has not seen; messages do not count, they end on the loop."""
         running = (work for frame in self.running for _, work in frame.at_work)
@@ -357,7 +367,7 @@ class Resources:
             self.monitor.show(ops, NodeState.CONSTANT)
 
     def forget_parent(self) -> None:
-        """Begin anew in the child of a fork: loop, devices and what was under way are the parent's."""
+        """Begin anew in the child of a fork: loop, devices and frames in flight are the parent's."""
         for frame in self.running:
             frame.state, frame.halted = FrameState.CANCELLED, True
         self.frames.cancelled += len(self.running)

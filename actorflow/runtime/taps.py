@@ -1,9 +1,9 @@
-"""Taps: values of a running graph for those who look on.
+"""Taps: values of a running graph for onlookers.
 
 A frame that is sampled runs in a program of its own, in which the values are kept to the end as fetched ones are; all
-others run as if nobody looked. So a tap costs what the frames that it samples cost more, and no more than one of its
-samples is in memory; of a tap that samples frames in a row, as many as these. What takes long to copy, or to look at,
-is copied and looked at in a thread.
+others run as if nobody looked. So a tap costs as much as its sampled frames cost more, and no more than one of its
+samples is in memory; of a tap that samples frames in a row, as many as these. Values that take long to copy or look at
+are copied and looked at in a thread.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Tap:
         self.sampled.append(frame)
 
     def put(self, frame: Frame, sample: Result, time_ns: int) -> None:
-        """Take what a frame gave, which ended at a time."""
+        """Take the values of a frame, which ended at a time."""
         self.end(frame)
         if not self._closed:
             self._samples.append((sample, time_ns))
@@ -174,11 +174,11 @@ class Taps:
         return tuple([wanted[node_id] for node_id in sorted(wanted)])
 
     def copying(self, frame: Frame) -> asyncio.Task[None] | None:
-        """The copying of what a frame has kept, while it goes on."""
+        """The copying of the values that a frame has kept, while it goes on."""
         return self._copying.get(frame.number)
 
     def give(self, frame: Frame, values: dict[Blob, Any], foreign: list[Blob], make: Callable[..., Result]) -> None:
-        """Give the taps what a frame has kept for them.
+        """Give the taps the values that a frame has kept for them.
 
         Args:
             values: By blob.

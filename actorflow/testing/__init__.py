@@ -1,4 +1,4 @@
-"""Tools for tests of what users write: conformance suites, planted faults, a virtual clock, checked gradients."""
+"""Tools for tests of users' own code: conformance suites, planted faults, a virtual clock, checked gradients."""
 
 from __future__ import annotations
 

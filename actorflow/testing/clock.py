@@ -33,7 +33,7 @@ def virtual_time_loop() -> VirtualTimeLoop:
     works, the clock stands still, so its work takes no virtual time, however slow the machine is. A delay of
     `actorflow.testing.inject` does take its time on this clock, in threads too.
 
-    What the loop cannot know of counts as rest: threads that the application started itself, another process, the far
+    Work unknown to the loop counts as rest: threads that the application started itself, another process, the far
     end of a connection, and an executor's call whose future was cancelled.
 
     Example:

@@ -14,7 +14,7 @@ class Chances(Protocol):
     """The decisions of a simulation about a disk."""
 
     def strikes(self, fault: str) -> bool:
-        """Whether a fault strikes a step now: "is full", "lies" (what is flushed is not kept), "loses power"."""
+        """Whether a fault strikes a step now: "is full", "lies" (flushed bytes are not kept), "loses power"."""
 
     def below(self, most: int, what: str) -> int:
         """A number from 0 on."""
@@ -60,7 +60,7 @@ class Disk:
             self._before = {file: content for file, content in self._before.items() if file.parent != path}
 
     def _keep(self) -> None:
-        """Keep what is on the disk at this moment, for the next start."""
+        """Keep the disk as it is at this moment, for the next start."""
         self._kept = TemporaryDirectory()
         top = self._top = min(self._folders, key=lambda folder: len(folder.parts))
         copy = Path(self._kept.name) / "disk"
@@ -85,7 +85,7 @@ class Disk:
             self._kept.cleanup()
 
     def start(self) -> None:
-        """There is power again: files are what is left of them."""
+        """There is power again: files have the bytes that were kept."""
         assert self._kept is not None
         shutil.rmtree(self._top)
         shutil.copytree(Path(self._kept.name) / "disk", self._top)

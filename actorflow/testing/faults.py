@@ -41,7 +41,7 @@ def inject(
     delay comes first and is part of the call, so that the op's timeout sees it: an async function awaits it, a thread
     sleeps. It is measured on the loop's clock (`virtual_time_loop`). In a sequential graph it blocks the loop, and not
     on that clock. An op with a delay always runs on its lane. Results do not change otherwise, and a graph without
-    injections runs what it ran before.
+    injections runs as before.
 
     Args:
         graph: A root graph. `interleave` comes before this.
@@ -79,10 +79,10 @@ def inject(
 
 
 def replace(graph: Graph, op: Op | str, by: Any) -> Replacement:
-    """Have a function, or a value, in the place of what an op does, in the frames that are started from then on.
+    """Have a function, or a value, in the place of an op's own, in the frames that are started from then on.
 
-    The op keeps its name, inputs, outputs, ``timeout=`` and ``retries=``; what it had done, a kernel, a function, a
-    call of another graph, is done no more. Gradients are those of the op as it was.
+    The op keeps its name, inputs, outputs, ``timeout=`` and ``retries=``; its own work, a kernel, a function, a
+    call of another graph, is done no more. Gradients stay as of the op's own work.
 
     Args:
         graph: A root graph.
@@ -90,7 +90,7 @@ def replace(graph: Graph, op: Op | str, by: Any) -> Replacement:
         by: A plain or async function of the op's inputs, as for `Graph.function`; anything else is the result: a list
             or tuple of values if there are several outputs.
     Returns:
-        A handle that puts back what was there: a context manager, or call its ``remove``.
+        A handle that undoes the replacement: a context manager, or call its ``remove``.
     Raises:
         GraphError: if there is no such op; the message names the nearest one. If it emits, or has branches or loops.
 
@@ -154,7 +154,7 @@ class _Planted:
 
 
 class Replacement(_Planted):
-    """Another function in the place of what an op does; see `replace`.
+    """Another function in the place of an op's own; see `replace`.
 
     Attributes:
         op: The op.
@@ -257,10 +257,10 @@ class Fault(Protocol):
         """True if calls of an op of a plan may be struck; one that the plan inserted bears another op's name."""
 
     def strike(self, actor: OpActor, frame: Frame) -> None:
-        """Do to a call what is to be done to it. Called by the loop's or the lane's thread."""
+        """Apply the injection to a call. Called by the loop's or the lane's thread."""
 
     def strike_later(self, actor: OpActor, frame: Frame) -> Callable[[], Awaitable[None]] | None:
-        """As `strike`, for a call of an async function: what it awaits before it does its work, if anything."""
+        """As `strike`, for a call of an async function: an awaitable that comes before its work, or None."""
 
 
 class _Faulty(OpActor):

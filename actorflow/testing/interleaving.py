@@ -1,4 +1,4 @@
-"""Other orders than the usual one, from a seed: what may happen under load happens in a test, and happens again."""
+"""Other orders than the usual one, from a seed: orders that come under load come in a test, and come again."""
 
 from __future__ import annotations
 

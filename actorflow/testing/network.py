@@ -22,7 +22,7 @@ class Chances(Protocol):
         """After how many bytes the others come later; 0 for all at once."""
 
     def hangs_up_s(self, what: str) -> float | None:
-        """After what time a connection is lost; None for one that is not."""
+        """Time after which a connection is lost; None for one that is not."""
 
 
 class Network:
@@ -104,7 +104,7 @@ class End(asyncio.Transport):
 
     Attributes:
         peer: The other one.
-        protocol: Is told what comes.
+        protocol: Is given the received bytes.
         address: Its own.
     """
 

@@ -77,7 +77,7 @@ class _VirtualTime:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
-    """Answer pytest-asyncio for those tests alone: where there is an answer for one, it wants one for each."""
+    """Answer pytest-asyncio for these tests alone: where there is an answer for one, it wants one for each."""
     if virtual_time.__name__ not in metafunc.fixturenames:
         return (yield)
     answer = _VirtualTime()

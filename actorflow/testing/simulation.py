@@ -60,7 +60,7 @@ class InjectedError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Faults:
-    """Chances of what goes wrong in a simulation, each from 0 to 1.
+    """Chances of faults in a simulation, each from 0 to 1.
 
     Args:
         fails: That a call of an op raises `InjectedError`.
@@ -73,10 +73,10 @@ class Faults:
         frozen_s: How long, in seconds of the simulation.
         memory: That a call of an op raises MemoryError.
         late: That bytes of a connection, or a message between ranks, are on their way for up to ``slow_s``.
-        cuts: That a rank is cut off for a while, of up to ``frozen_s``: what it sends, and what it is sent, is late.
+        cuts: That a rank is cut off for a while, of up to ``frozen_s``: messages from it and to it are late.
         hangs_up: That a connection is lost, in the middle of a message or between two.
         full: That a step of writing a file of `actorflow.checkpoint` finds no room on the disk.
-        lies: That what is flushed to the disk is lost all the same when power fails.
+        lies: That flushed bytes are lost all the same when power fails.
         power: That power fails before a step of writing a file: the program is cancelled, and begun again on what is
             left on the disk. Files that were not flushed are torn.
         blocks: That the loop is blocked for up to ``blocked_s``, or its clock jumps so far, before an op begins.
@@ -160,7 +160,7 @@ def simulate(
     lane, no turn at a function, no memory of a budget.
 
     With several ranks the program runs once for each, on the same loop: `actorflow.world` and graphs made there know
-    which one it is. Messages come late and overtake each other, but for those of one pair and tag. A rank whose program
+    which one it is. Messages come late and overtake each other, but not within a pair and tag. A rank whose program
     has ended leaves, as a process that ends does.
 
     A program may use graphs, batchers, streams, pipelines with threads, servers of models and other servers of asyncio,
@@ -176,11 +176,11 @@ def simulate(
         faults: The faults that may strike; none if None.
         time_limit_s: Most seconds of the simulation.
     Returns:
-        What the program returns, and the trace.
+        The program's result, and the trace.
     Raises:
         SimulationError: if nothing can happen any more though the program has not ended, if it has not ended in time,
             or if it leaves something behind.
-        Exception: what the program raises; a note on it says how to have it again.
+        Exception: as the program raises it; a note on it says how to have it again.
         RuntimeError: if a loop runs in this thread.
 
     Example:
@@ -269,7 +269,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 class _Draws:
-    """Numbers that follow from a seed, and from what each is drawn for: not from the order in which they are asked for.
+    """Numbers that follow from a seed, and from the purpose of each: not from the order in which they are asked for.
 
     Args:
         seed: Names them.
@@ -295,7 +295,7 @@ class _Draws:
         return int.from_bytes(digest, "big") / _RANGE
 
     def below(self, most: int, what: str) -> int:
-        """A whole number from 0 on; 0 is what happens without a seed."""
+        """A whole number from 0 on; 0 comes without a seed."""
         drawn = int(self.number(what) * most) if most > 1 else 0
         return self._noted(drawn, what)
 
@@ -703,7 +703,7 @@ class _Loop(VirtualTimeLoop):
         return "; ".join(waits) or "no frame is in flight"
 
     def settle(self) -> None:
-        """The program has ended: cancel what it has left, as `asyncio.run` does, and check that nothing stays.
+        """The program has ended: cancel the tasks it has left, as `asyncio.run` does, and check that nothing stays.
 
         Raises:
             SimulationError: if it has.
@@ -769,7 +769,7 @@ def _left_by(resources: Resources) -> Iterator[str]:
 
 
 def _untold(resources: Resources, begun: Counter[tuple[int, int]]) -> Iterator[str]:
-    """Faults of the trace of a graph: it has each call once, but for those that ended with their frames."""
+    """Faults of the trace of a graph: it has each call once, but for calls that ended with their frames."""
     calls, frames, what = resources.trace.since(0), resources.frames, f"the trace of graph {resources.graph.name!r}"
     keys = np.stack([calls.node, calls.frame], axis=1)
     told, well = (Counter(map(tuple, some.tolist())) for some in (keys, keys[~calls.failed]))

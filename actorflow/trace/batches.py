@@ -46,8 +46,6 @@ class HistogramStatistics(NamedTuple):
 class Histogram:
     """Counts values in buckets."""
 
-    __slots__ = ("_counts", "_limits", "_total")
-
     def __init__(self, limits: Sequence[float]) -> None:
         self._limits = tuple(limits)
         self._counts = [0] * (len(self._limits) + 1)

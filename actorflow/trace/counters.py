@@ -111,8 +111,6 @@ class Monitor:
             comes from or goes to, whether the rank sends, and in how many frames it waits.
     """
 
-    __slots__ = ("_watchers", "dirty", "messages", "states")
-
     def __init__(self, size: int) -> None:
         self.states = bytearray(size)  # `NodeState` of each op, by node id
         self.dirty = bytearray(size)  # 1 for each op whose state or profile changed since the last look

@@ -114,18 +114,6 @@ class Trace(core.Ring):
         total: Calls since the start; the position behind the newest one.
     """
 
-    __slots__ = (
-        "_errors",
-        "_lengths",
-        "_numbers",
-        "_requests",
-        "_values",
-        "origin_ns",
-        "origin_s",
-        "requests_total",
-        "tracks",
-    )
-
     def __init__(self, capacity: int = 1 << 16) -> None:
         if capacity <= 0 or capacity & (capacity - 1):
             raise ValueError(f"capacity must be a power of two, got {capacity}")

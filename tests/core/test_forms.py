@@ -379,6 +379,30 @@ class TestShift:
         assert program.handed == []
         assert frame.values[4] == 4
 
+    def test_what_may_run_elsewhere_does(self, form: Any) -> None:
+        program = Program(form, add_one)
+        for op in program.ops:
+            op.inline_ns, op.lanes = 0, ("a", "b") if op.index < 2 else ()
+        shift = form.Shift(program.ops[0], program.frame())
+        shift.go_to("b", 6 << 40)
+        assert not shift.run()
+        assert program.handed == [2]
+        assert rows(program.trace) == [(6 << 40, 0), (6 << 40 | 1, 0)]
+
+    def test_other_frames_wait_and_its_own_does_not(self, form: Any) -> None:
+        program = Program(form, add_one)
+        for op in program.ops:
+            op.inline_ns = 0
+        frame, other = program.frame(), program.frame(1)
+        program.ready.append(("others", other))
+        program.ready.at = program.ops[0], frame  # the loop hands it over
+        self.run(program, frame)
+        assert frame.values[4] == 4
+        frame = program.frame()
+        program.ready.append(("its own", frame))
+        self.run(program, frame)
+        assert program.handed == [1], "behind what waits"
+
     def test_the_loop_has_short_ones_after_a_while(self, form: Any) -> None:
         program = Program(form, add_one)
         for op in program.ops:

@@ -163,7 +163,8 @@ async def test_errors_while_it_runs() -> None:
 
 async def test_padding() -> None:
     items = [{"a": np.arange(n), "n": n} for n in (1, 3, 2)]
-    (batch,) = await collect(source(items).batch(3, collate=af.pipeline.pad(-1, multiple=4)))
+    padded = pickle.loads(pickle.dumps(af.pipeline.pad(-1, multiple=4)))  # as another process has it
+    (batch,) = await collect(source(items).batch(3, collate=padded))
     assert batch["a"].tolist() == [[0, -1, -1, -1], [0, 1, 2, -1], [0, 1, -1, -1]]
     assert batch["n"].tolist() == [1, 3, 2]
     assert [dict(item) for item in af.pipeline.unstack({"a": [1, 2], "b": ([3, 4],)})] == [

@@ -45,13 +45,18 @@ def run(program: Any, frames: range, spans_ns: int) -> None:
 
 def test_one_lane_where_waking_threads_costs_more() -> None:
     program = diamond(100_000)
-    assert Branches(program.ops, program.trace).lanes() == dict.fromkeys(program.ops, LANES[0])
+    assert Branches(program.ops, program.trace, lambda lane: (lane, *LANES)).lanes() == dict.fromkeys(
+        program.ops, LANES[0]
+    )
 
 
 @pytest.mark.parametrize("one_lane_ns", [1_000_000, 100_000_000])
 def test_both_are_tried_where_it_may_pay(one_lane_ns: int) -> None:
     program = diamond(50_000_000)
-    choice, as_planned = Branches(program.ops, program.trace), {op: op.lane for op in program.ops}
+    choice, as_planned = (
+        Branches(program.ops, program.trace, lambda lane: (lane, *LANES)),
+        {op: op.lane for op in program.ops},
+    )
     run(program, range(5), 1)
     assert choice.lanes() == as_planned, "the first frames do not count"
     run(program, range(5, 10), 50_000_000)
@@ -66,7 +71,7 @@ def test_lanes_that_are_named_stay() -> None:
     program = diamond(100_000)
     for op in program.ops:
         op.node.lane = op.lane.name
-    assert Branches(program.ops, program.trace).left == FOREVER_NS
+    assert Branches(program.ops, program.trace, lambda lane: (lane, *LANES)).left == FOREVER_NS
 
 
 class Witnessed(Operation):
@@ -117,6 +122,43 @@ async def test_branches_on_one_lane_are_one_piece_of_work(monkeypatch: pytest.Mo
         await graph.run({x: [0.0, 1.0]}, fetch=sides)
         assert team._lanes == counted + 2, "another plan has ops on both"
     assert team._lanes == counted
+
+
+class Meeting(Witnessed):
+    """The same, when as many have come as are to meet."""
+
+
+meeting = threading.Barrier(1)
+
+
+@kernel(Meeting)
+def _meeting(_operation: Meeting, inputs: Any, outputs: Any) -> None:
+    meeting.wait(60)
+    seen.append(threading.current_thread().name)
+    np.add(inputs[0], 1, out=outputs[0])
+
+
+async def test_frames_in_flight_are_computed_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CPU, "parallel_lanes", classmethod(lambda _cls: 2))
+    graph = af.Graph("frames")
+    x = graph.blob("x", (2,), "float64")
+    y = graph.op("free", Witnessed())(graph.op("meeting", Meeting())(x))
+    graph.op("named", Witnessed(), lane="main")(y)
+    counted = team._lanes
+    async with graph:
+        await graph.run({x: [0.0, 1.0]})
+        assert team._lanes == counted + 1, "BLAS reckons with one"
+        (program,) = graph.engine._programs.values()
+        for op in program.ops:
+            op.inline_ns = -1
+        seen.clear()
+        monkeypatch.setitem(globals(), "meeting", threading.Barrier(2))
+        first, second = await asyncio.gather(graph.run({x: [0.0, 1.0]}), graph.run({x: [2.0, 3.0]}))
+        np.testing.assert_array_equal([first["named/out"], second["named/out"]], [[3.0, 4.0], [5.0, 6.0]])
+        assert sorted(seen) == ["actorflow-main"] * 4 + ["actorflow-main.1"] * 2
+        tracks = graph.engine.trace.tracks
+        calls = graph.engine.trace.since(3)
+        assert sorted(tracks[track] for track in calls.track.tolist()) == ["cpu main"] * 4 + ["cpu main.1"] * 2
 
 
 async def test_tasks_on_the_loop_take_no_core_from_blas() -> None:

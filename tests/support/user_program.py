@@ -181,6 +181,14 @@ def pictures_of(items: Sequence[Floats]) -> list[Picture]:
     return [Picture(item, 0) for item in items]
 
 
+def as_texts(numbers: af.pipeline.Pipeline[int]) -> af.pipeline.Pipeline[str]:
+    return numbers.map(str)
+
+
+def as_they_are(numbers: af.pipeline.Pipeline[int]) -> af.pipeline.Pipeline[int]:
+    return numbers
+
+
 def pipelines() -> None:
     numbers = af.pipeline.source(range(100), shuffle=True, seed=0)
     pages = numbers.map(fetched, concurrency=8, retries=2)
@@ -197,6 +205,11 @@ def pipelines() -> None:
     assert_type(numbers.zip(pages).take(3).prefetch(2), af.pipeline.Pipeline[tuple[int, bytes]])
     assert_type(pages.filter(bool).prefetch(2), af.pipeline.Pipeline[bytes])
     assert_type(pages.enumerate(), af.pipeline.Pipeline[tuple[int, bytes]])
+    assert_type(pages.map(labelled).batch(8, collate=af.pipeline.pad(-1)), af.pipeline.Pipeline[tuple[Arrays, Arrays]])
+    assert_type(pages.map(decoded).batch(8).to("sim:0"), af.pipeline.Pipeline[Arrays])
+    assert_type(af.pipeline.zip_(numbers, pages, pages), af.pipeline.Pipeline[tuple[int, bytes, bytes]])
+    assert_type(numbers.branch(bool, {True: as_texts, False: as_texts}), af.pipeline.Pipeline[str])
+    assert_type(numbers.branch(bool, {True: as_texts, False: as_they_are}), af.pipeline.Pipeline[object])
     assert_type(pages.batch(4, collate=list), af.pipeline.Pipeline[list[bytes]])
     assert_type(af.pipeline.source(lambda epoch: [str(epoch)]), af.pipeline.Pipeline[str])
     assert_type(numbers.stats()["source"].items_per_s, float)

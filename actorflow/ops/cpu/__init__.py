@@ -1,6 +1,6 @@
 """NumPy kernels for the CPU; importing this package registers them all.
 
-Kernels keep what fits in a core's cache there: elementwise ones work in blocks, convolutions image by image. Scratch
+Kernels keep small arrays in a core's cache: elementwise ones work in blocks, convolutions image by image. Scratch
 memory belongs to the thread (`buffers`), so any number of kernels may run at once.
 """
 

@@ -45,7 +45,7 @@ _Function = Callable[..., None]
 def _by_blocks(kind: type[Operation], is_quiet: bool = True, passes: int = 4) -> Callable[[_Function], _Function]:
     """Register a function of a block of the inputs, ``out`` and the parameters; a quiet one has infinities on its way.
 
-    ``passes``: those of `elementwise`.
+    ``passes``: as of `elementwise`.
     """
 
     def register(function: _Function) -> _Function:

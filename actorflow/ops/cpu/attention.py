@@ -1,4 +1,4 @@
-"""Kernels of attention to what is cached, which read keys and values where they are, and of choices by scores."""
+"""Kernels of attention to cached keys and values, which read them where they are, and of choices by scores."""
 
 from __future__ import annotations
 

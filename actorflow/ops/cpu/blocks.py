@@ -43,7 +43,7 @@ class ChainStep(NamedTuple):
     Attributes:
         compute: Its computation: an elementwise function called with the arguments and ``out``, a reduction, or
             nothing, as it is a number.
-        arguments: Positions of its inputs among those of the chain, followed by the steps before it.
+        arguments: Positions of its inputs among the chain's, followed by the steps before it.
         dtype: Dtype of the result.
         aligned: Whether ``out`` may be an argument that nothing else reads.
     """
@@ -58,10 +58,10 @@ class Chain:
     """Steps on inputs of known types: how they are cut into blocks, and where the values of a block are kept.
 
     Args:
-        steps: In order; no step reads what a reduction gives.
-        inputs: Types of what it reads.
+        steps: In order; no step reads a reduction's result.
+        inputs: Types of the arrays it reads.
         shape: Shape of all of them together. Elementwise steps have it, but for those that only single elements lead
-            to, and what is reduced has it.
+            to, and reduced values have it.
         results: Positions of the steps whose values are wanted, all reductions among them.
         is_dense: Whether the inputs lie flat in memory.
     """
@@ -173,7 +173,7 @@ class Chain:
         return (end < j or (end == j and other.aligned)) and all(k < i or (k == i and step.aligned) for k in read)
 
     def begin(self, inputs: Sequence[Array]) -> list[Any]:
-        """The values that blocks begin with: inputs, numbers, and those of steps that are the same for all blocks."""
+        """The values that blocks begin with: inputs, numbers, and results of steps that are the same for all blocks."""
         first, static = self.first, self.static
         values: list[Any] = [
             x if i not in static or x.shape == static[i] else x.reshape(static[i]) for i, x in enumerate(inputs)
@@ -195,8 +195,8 @@ class Chain:
 
         Args:
             inputs: Arrays that it reads.
-            outputs: Arrays by step: those that elementwise results are written into, each of which may be an input that
-                is not read afterwards, and those for all reductions' results.
+            outputs: Arrays by step: for elementwise results, each of which may be an input that
+                is not read afterwards, and arrays for all reductions' results.
         """
         chain = self
         if self.together > 1 and not all(x.size == 1 or x.flags.c_contiguous for x in (*inputs, *outputs.values())):
@@ -246,7 +246,7 @@ class BoundChain:
     def run(self, start: int, stop: int) -> None:
         """Compute some of the blocks; different ones may be computed in different threads.
 
-        What computes the last one puts the reductions together; so may several threads that end at once.
+        The thread that computes the last one puts the reductions together; so may several threads that end at once.
         """
         with np.errstate(all="ignore"):
             for _ in self._values(range(start, stop)):

@@ -44,7 +44,7 @@ _scratch = _Scratch()
 
 
 def forget_scratch() -> None:
-    """Give up the scratch memory of all threads; what is used now lives until then. Any thread may call it."""
+    """Give up the scratch memory of all threads; memory in use lives until then. Any thread may call it."""
     for each in [*_threads]:
         buffers = each()
         if buffers is not None:

@@ -27,7 +27,7 @@ def is_depthwise(groups: int, channels: int) -> bool:
 
 
 def _pieces(cut: tuple[int, ...], other: tuple[int, ...], images: Array) -> list[Piece]:
-    """Pieces of images of the first size; to each belongs its share of those of the other size."""
+    """Pieces of images of the first size; to each belongs its share of images of the other size."""
     ratio = 1 + math.prod(other) / max(1, math.prod(cut))
     item_bytes = images.shape[-1] * wide_dtype(images.dtype).itemsize * ratio
     return list(pieces((len(images), *cut), item_bytes, _PIECE_BYTES, _PIECE_BYTES))

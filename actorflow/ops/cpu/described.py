@@ -1,4 +1,4 @@
-"""Kernels of operations that say themselves what NumPy computes."""
+"""Kernels of operations that name a function of NumPy themselves."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def _fused(operation: Fused, inputs: list[Array], outputs: list[Array]) -> None:
 
 @kernel(Followed)
 def _followed(operation: Followed, inputs: list[Array], outputs: list[Array]) -> None:
-    """The one, by the first library that has it, then the other: what has no primitive that computes both at once."""
+    """The one, by the first library that has it, then the other: for pairs without a primitive that computes both."""
     main, count = operation.main, operation.count
     (spec,) = main.infer(*[TensorSpec(x.shape, x.dtype) for x in inputs[:count]]) or ()
     y = np.empty(spec.shape, spec.dtype)

@@ -72,7 +72,7 @@ def inside(operation: ops.Pad | ops.PadDown, shape: tuple[int, ...]) -> Key:
 
 
 def border(mode: ops.PadMode, axis: int, widths: tuple[int, int], n: int) -> list[tuple[Key, Key]]:
-    """The two parts of the border along an axis, and what each is made of, in an array whose axis has length ``n``."""
+    """The two parts of the border along an axis, and each one's elements, in an array whose axis has length ``n``."""
     before, after = widths
     first, last = before, n - after - 1
     if mode == "edge":

@@ -42,7 +42,7 @@ class Kept:
         return self._derived.setdefault(form, Derived(self._derived))
 
     def renew(self, values: Mapping[int, Array]) -> None:
-        """Compute what follows from weights for those that will take their places, by the `id` of those of now.
+        """Compute what follows from weights for their successors, by the `id` of those of now.
 
         Both are kept until `settle`, for frames that read the ones and the others. Any thread may call it.
         """
@@ -50,7 +50,7 @@ class Kept:
             each.renew(values)
 
     def settle(self, *, renewed: bool) -> None:
-        """Keep what follows from the new weights alone, or from those before."""
+        """Keep what follows from the new weights alone, or from the ones before."""
         for each in [*self._derived.values()]:
             each.settle(renewed)
 
@@ -121,7 +121,7 @@ class Derived:
 
 
 def _reference(array: Array) -> Callable[[], Array | None]:
-    """Gives an array: it is referred to, unless it is a view of what may be written to.
+    """Gives an array: it is referred to, unless it is a view of an array that may be written to.
 
     No pool writes a view over; one of what was fed is another one in each call, and keeps what was fed.
     """

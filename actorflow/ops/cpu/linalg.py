@@ -143,7 +143,7 @@ def _largest(x: Array) -> int:
 def _multiply_integers(operation: Matmul, a: Array, b: Array, y: Array) -> bool:
     """Products of integers by BLAS, in the narrowest floating dtype that has all their sums; False if none has.
 
-    NumPy multiplies integers one by one. What may be beyond that range is left to it; results wrap as its do.
+    NumPy multiplies integers one by one. Products that may be beyond that range are left to it; results wrap as its do.
     """
     depth = a.shape[-2 if operation.transpose_a else -1]
     if y.size * depth < _LEAST_INTEGERS:
@@ -197,7 +197,7 @@ def _multiply(operation: Matmul, a: Array, b: Array, out: Array) -> None:
 
 
 def _multiply_and_add(operation: Matmul, a: Array, b: Array, out: Array) -> None:
-    """The sum of all products of a stack is one product along what they have in common."""
+    """The sum of all products of a stack is one product along their common axes."""
     depth = math.prod(a.shape[:-2]) * a.shape[-2 if operation.transpose_a else -1]
     if operation.transpose_a:
         left = a.reshape(depth, a.shape[-1]).T

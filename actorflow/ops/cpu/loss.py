@@ -17,7 +17,7 @@ _UNSIGNED = {np.dtype(f"{kind}{size}"): np.dtype(f"u{size}") for kind in "iu" fo
 
 
 class _Samples:
-    """Labels as indices, and what each sample counts.
+    """Labels as indices, and the weight of each sample.
 
     Attributes:
         labels: 1-d; class 0 for samples that are ignored.

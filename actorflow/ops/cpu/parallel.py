@@ -141,8 +141,8 @@ def by_rows(arrays: Sequence[Array], work: Callable[..., _R], passes: int = 1) -
 def elementwise(kernel: _F, passes: int = 1) -> _F:
     """A kernel each of whose outputs' elements depends on the elements of the inputs at the same place, in pieces.
 
-    It is called with flat pieces of the arrays of the first output's shape, and all of those with a single element.
-    Arrays of other shapes, and those that do not lie flat in memory, are given whole. ``passes``: about how many times
+    It is called with flat pieces of the arrays of the first output's shape, and whole arrays of a single element.
+    Arrays of other shapes, and arrays that do not lie flat in memory, are given whole. ``passes``: about how many times
     it reads or writes each element.
     """
     return _in_pieces(kernel, passes, by_rows=False)

@@ -90,7 +90,7 @@ def _find_maxima(w: Windows, images: Array, maxima: Array, found: Array) -> None
 def _first_maxima(
     w: Windows, piece: Piece, x: Array, y: Array, or_nan: bool = False
 ) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...], Array]]:
-    """(windows, the elements they see, where those are the windows' first maxima) for each kernel offset."""
+    """(windows, the elements they see, where these are the windows' first maxima) for each kernel offset."""
     left = scratch("left", y.shape, np.bool_)  # windows whose first maximum is still to come
     left.fill(True)
     for _, window, element in taps(w, piece):

@@ -82,7 +82,7 @@ def _lstm_gates_down(operation: LSTMGatesDown, inputs: list[Array], outputs: lis
 
 
 def _saved(arrays: list[Array], *shapes: tuple[int, ...], dtype: Any) -> list[Array]:
-    """Where what gradients need is written; scratch memory where nothing needs it."""
+    """Arrays for the values that gradients need; scratch memory where nothing needs it."""
     return arrays or [scratch(f"saved {i}", shape, dtype) for i, shape in enumerate(shapes)]
 
 
@@ -93,7 +93,7 @@ def _of_inputs(x: Array, weight: Array, bias: Array, out: Array) -> Array:
 
 
 def _by_inputs(by_gates: Array, x: Array, weight: Array, dx: Array, dweight: Array, dbias: Array) -> None:
-    """The gradients by what `_of_inputs` takes."""
+    """The gradients by the arguments of `_of_inputs`."""
     flat = as_matrix(by_gates)
     np.matmul(flat, weight, out=as_matrix(dx))
     np.matmul(flat.T, as_matrix(x), out=dweight)

@@ -128,7 +128,7 @@ def _sum_columns(x: Array) -> Array:
 
 
 def _put_together(parts: Array, dtype: np.dtype[Any]) -> Array:
-    """The sum of what runs have given, in the dtype of their elements."""
+    """The sum of the runs' results, in the dtype of their elements."""
     if parts.dtype == dtype and parts.shape[1] > _RUN:
         return _halved(np.add, parts)
     return _by_ones(parts).astype(dtype, copy=False)

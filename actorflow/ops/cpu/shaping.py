@@ -1,4 +1,4 @@
-"""Kernels of `actorflow.ops.shaping`; those of broadcasting and sums are in `actorflow.ops.cpu.reductions`."""
+"""Kernels of `actorflow.ops.shaping`; kernels of broadcasting and sums are in `actorflow.ops.cpu.reductions`."""
 
 from __future__ import annotations
 

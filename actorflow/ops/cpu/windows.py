@@ -80,7 +80,7 @@ def is_last(piece: Piece, w: Windows) -> bool:
 
 
 def by_images(found: Iterable[Piece], w: Windows) -> list[list[Piece]]:
-    """The pieces that are of the same images together: what is added up across windows meets within them alone."""
+    """The pieces that are of the same images together: sums across windows meet within them alone."""
     runs: list[list[Piece]] = [[]]
     for piece in found:
         runs[-1].append(piece)
@@ -90,7 +90,7 @@ def by_images(found: Iterable[Piece], w: Windows) -> list[list[Piece]]:
 
 
 def taps(w: Windows, piece: Piece) -> tuple[Tap, ...]:
-    """For each kernel offset, in order, what the windows of a piece see; nothing of offsets that see only border."""
+    """For each kernel offset, in order, a piece's elements that windows see; none for offsets that see only border."""
     return _taps(w, tuple([(cut.start, cut.stop) for cut in piece[1:]]))
 
 

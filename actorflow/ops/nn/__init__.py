@@ -1,1 +1,1 @@
-"""Operations of neural networks: layers' forward and backward operations, losses, and what optimizers do."""
+"""Operations of neural networks: layers' forward and backward operations, losses, and the steps of optimizers."""

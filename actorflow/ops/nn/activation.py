@@ -1,4 +1,4 @@
-"""Activations: elementwise operations, most of them rows as those of `actorflow.ops.elementwise`."""
+"""Activations: elementwise operations, most of them rows like `actorflow.ops.elementwise`."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def attention(
 
     Args:
         q: Queries, shape (..., heads, queries, features), floating; or (..., queries, heads * features) with ``heads``.
-        k: Keys, (..., heads, keys, features), dtype of ``q``. The axes in front broadcast with those of ``q``; where
+        k: Keys, (..., heads, keys, features), dtype of ``q``. The axes in front broadcast with the axes of ``q``; where
             there are fewer heads, each serves as many of ``q``, which are neighbours.
         v: Values, (..., heads, keys, values): the heads and keys of ``k``.
         mask: Broadcasts to (..., heads, queries, keys). Booleans are True where a query sees a key; numbers, of the
@@ -100,7 +100,7 @@ def attention(
 
 @dataclass(frozen=True)
 class CachedAttention(Operation):
-    """Attention of new positions to what sessions have in blocks, and to themselves; see `Cache.attention`.
+    """Attention of new positions to positions that sessions have in blocks, and to themselves; see `Cache.attention`.
 
     Attributes:
         heads: Number of heads of ``q``.

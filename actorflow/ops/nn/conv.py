@@ -45,7 +45,7 @@ from actorflow.spec import TensorSpec, may_divide
 
 @dataclass(frozen=True)
 class _Convolution(Operation):
-    """Base of the three operations; the parameters are those of `Conv`.
+    """Base of the three operations; the parameters are `Conv`'s.
 
     Class attributes:
         gives: Which of ``g``, ``x`` and ``weight`` the product is differentiated by; the other two are the arguments.
@@ -230,7 +230,7 @@ def conv_transpose(
     output_pad: Numbers = 0,
     name: str | None = None,
 ) -> X:
-    """Transposed convolution: what `conv` with these parameters has as its data gradient.
+    """Transposed convolution: the data gradient of `conv` with these parameters.
 
     Args:
         x: Shape (batch, [[depth,] height,] width, in_channels), floating.

@@ -229,7 +229,7 @@ def nll_loss(
 ) -> X:
     """The negative log-likelihood ``-x[label]`` of each sample; by default their mean.
 
-    Arguments, result and errors: those of `softmax_loss`, but ``x`` are logarithms of probabilities.
+    Arguments, result and errors: as of `softmax_loss`, but ``x`` are logarithms of probabilities.
     Gradient: dx = -g * weight / total weight at each label, else 0.
     Source: `torch.nn.functional.nll_loss`.
     Example:
@@ -517,7 +517,7 @@ def huber_loss(
 ) -> X:
     """Half the squared error up to ``delta``, then linear: ``delta * (|x - target| - delta / 2)``.
 
-    With ``scale=1 / delta`` it is the smooth L1 loss. Arguments, result and errors are those of `mse_loss`; besides:
+    With ``scale=1 / delta`` it is the smooth L1 loss. Arguments, result and errors are as of `mse_loss`; besides:
 
     Args:
         delta: Distance from which on the loss is linear; positive.

@@ -34,7 +34,7 @@ def _check(operation: Any, inputs: Sequence[TensorSpec]) -> TensorSpec:
 class ChannelWindowSum(Operation):
     """Sums over a window of channels: ``y[i] = x[i - before] + ... + x[i + after]``, as far as there are such.
 
-    ``before`` is ``size // 2`` and ``after`` what is left of ``size``, as in PyTorch; they are exchanged for a
+    ``before`` is ``size // 2`` and ``after`` the rest of ``size``, as in PyTorch; they are exchanged for a
     transposed one, which is the other's gradient.
 
     Attributes:

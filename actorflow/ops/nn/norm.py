@@ -57,7 +57,7 @@ class _Down(Operation):
     With ``n = (x - mean) * r``, ``r = 1 / sqrt(variance + epsilon)``, ``s = g * scale`` and means over what is
     normalized: ``dx = r * (s - mean(s) - n * mean(s * n))``, ``dscale = sum(g * n)``, ``dshift = sum(g)``.
 
-    Its own gradient takes mean and variance as what they are, functions of ``x``, unless they are ``given``: then
+    Its own gradient takes mean and variance as functions of ``x``, unless they are ``given``: then
     ``dx = r * s``.
     """
 
@@ -119,7 +119,7 @@ class BatchNorm(Operation):
     """Normalizes each channel by its batch, and moves the running statistics; see `batch_norm`.
 
     Connect it as ``[x, scale, shift, running_mean, running_variance] >> op >> [y, mean, variance, running_mean,
-    running_variance]``, where mean and variance are those of the batch, the latter divided by the number of elements.
+    running_variance]``, where mean and variance are the batch's, the latter divided by the number of elements.
     The running variance takes that divided by one less, as in PyTorch. Statistics of half-precision inputs are float32.
     """
 
@@ -197,7 +197,7 @@ def batch_norm(
 ) -> X:
     """Each channel less its mean, over its deviation, times ``scale``, plus ``shift``.
 
-    In training, mean and variance are those of the batch, over all axes but the last. The op then also writes the
+    In training, mean and variance are the batch's, over all axes but the last. The op then also writes the
     running statistics: ``running = (1 - momentum) * running + momentum * batch``, with the unbiased variance, in each
     frame that computes ``y``. In inference the running statistics take their place.
 
@@ -353,7 +353,7 @@ def group_norm(
 ) -> X:
     """Each group of channels of each sample less its mean, over its deviation, times ``scale``, plus ``shift``.
 
-    Other arguments, result, errors and gradient: those of `layer_norm`.
+    Other arguments, result, errors and gradient: as of `layer_norm`.
 
     Args:
         x: Shape (batch, ..., channels), floating.
@@ -379,7 +379,7 @@ def instance_norm(
 ) -> X:
     """`group_norm` with a group for each channel.
 
-    Arguments, result, errors and gradient: those of `group_norm`.
+    Arguments, result, errors and gradient: as of `group_norm`.
     Source: Ulyanov, Vedaldi and Lempitsky, Instance normalization, 2016; `torch.nn.functional.instance_norm`.
     Example:
         >>> x = xp.asarray([[[1.0, 10.0], [3.0, 30.0]]])  # (batch, positions, channels)
@@ -394,7 +394,7 @@ def instance_norm(
 def rms_norm(x: X, scale: X | None = None, *, axes: int = 1, epsilon: float = 1e-5, name: str | None = None) -> X:
     """Each sample over the root of its mean square, times ``scale``; half precision is computed in float32.
 
-    Arguments, result, errors and gradient: those of `layer_norm`, but ``epsilon`` is added to the mean square.
+    Arguments, result, errors and gradient: as of `layer_norm`, but ``epsilon`` is added to the mean square.
     Source: Zhang and Sennrich, Root mean square layer normalization, 2019; `torch.nn.functional.rms_norm`.
     Example:
         >>> print(np.round(af.ops.rms_norm(xp.asarray([[3.0, 4.0], [0.0, 2.0]])), 3))

@@ -47,7 +47,7 @@ _MOST_TAPS, _MOST_TAPS_PER_PIXEL = 1 << 11, 64
 
 @dataclass(frozen=True)
 class _Pool(Operation):
-    """Base of the pooling operations; the parameters are those of `max_pool`."""
+    """Base of the pooling operations; the parameters are `max_pool`'s."""
 
     layouts: ClassVar[Mapping[str, Layout]] = {"nchw": Layout((CHANNELS_FIRST,), (CHANNELS_FIRST,))}
 
@@ -129,7 +129,7 @@ class MaxPoolDown(_MaxPool):
         return (x,)
 
     def gradient(self, op: Application, grads: Grads, wanted: Sequence[bool]) -> Sequence[Any]:
-        """By ``g`` what the gradient has at each window's first maximum, 0 for windows without one or with a NaN."""
+        """By ``g``: the gradient at each window's first maximum, 0 for windows without one or with a NaN."""
         (h,), (_, x, y) = grads, op.inputs
         if not wanted[0]:
             return [None] * 3
@@ -264,7 +264,7 @@ def max_pool(
         GraphError: if a parameter is out of range.
     Gradient: the whole of each window's gradient to its first maximum, in the order of memory; sums where windows
         overlap. The indices have none.
-    Source: Purine2 ``Pool`` (max); the indices are those of `torch.nn.functional.max_pool2d`.
+    Source: Purine2 ``Pool`` (max); the indices are as of `torch.nn.functional.max_pool2d`.
     Example:
         >>> x = xp.reshape(xp.arange(16.0), (1, 4, 4, 1))
         >>> y, places = af.ops.max_pool(x, 2, return_indices=True)

@@ -1,7 +1,7 @@
 """Recurrent networks: cells, and scans of them over whole sequences.
 
 Gates lie side by side, in PyTorch's order: input, forget, cell, output of a long short-term memory. Weights have shape
-(gates * hidden, features), as those of `inner`. Each kind of network is one operation over a whole sequence, of any
+(gates * hidden, features), as of `inner`. Each kind of network is one operation over a whole sequence, of any
 number of steps, and one for its gradient; gradients of gradients, and peepholes, are other operations step by step.
 """
 
@@ -116,7 +116,7 @@ class LSTMGates(Operation):
 class _Sequence(Operation):
     """Base of networks over whole sequences, of any number of steps.
 
-    Outputs: the hidden state after each step, the last states, and, for the gradient, what each step has computed.
+    Outputs: the hidden state after each step, the last states, and, for the gradient, each step's values.
 
     """
 
@@ -127,7 +127,7 @@ class _Sequence(Operation):
 
     @property
     def saves(self) -> bool:
-        """Whether it gives what gradients need."""
+        """Whether it gives the values that gradients need."""
         return True
 
     def infer(self, *inputs: TensorSpec) -> tuple[TensorSpec, ...]:
@@ -147,12 +147,12 @@ class _Sequence(Operation):
         raise NotImplementedError
 
     def step(self, gates: Any, states: Sequence[Any], *weights: Any) -> tuple[Sequence[Any], Sequence[Any]]:
-        """The new states, and what is saved of a step.
+        """The new states, and the values saved of a step.
 
         Args:
             gates: Product of the step's input with ``weight_x``, and the bias.
             states: The states before.
-            weights: ``weight_h``, and what comes behind the bias.
+            weights: ``weight_h``, and the inputs behind the bias.
         """
         raise NotImplementedError
 
@@ -185,7 +185,7 @@ class _SequenceDown(Operation):
     """Base of gradients of sequences by all inputs, back through all steps.
 
     It takes the gradients by the hidden states after each step and by the last states, and all that the operation has
-    read and saved. Its own gradient is that of the steps in other operations: what was saved follows from the inputs.
+    read and saved. Its own gradient is that of the steps in other operations: the saved values follow from the inputs.
     """
 
     @property
@@ -258,7 +258,7 @@ class LSTM(_Sequence):
 
 
 class LSTMDown(_SequenceDown):
-    """The gradient of `LSTM` by all its inputs. A second array of cells is the gradient by those of each step."""
+    """The gradient of `LSTM` by all its inputs. A second array of cells is the gradient by the cells of each step."""
 
     arguments = _arguments(LSTM, "activations", "*cells")
 
@@ -390,7 +390,7 @@ class Ragged(Operation):
         return composed_gradient(self._to_the_end, op, grads, wanted)
 
     def _to_the_end(self, x: Any, lengths: Any, *more: Any) -> Sequence[Any]:
-        """The outputs, of sequences that are all computed to the end. What comes behind is not taken."""
+        """The outputs, of sequences that are all computed to the end. Steps behind their ends are not taken."""
         network, first = self.network, more[: self.network.states]
         steps, rows = (line(x, axis, x.shape[:2]) for axis in (0, 1))
         runs = less(steps, lengths if lengths.dtype == steps.dtype else cast(lengths, steps.dtype))
@@ -412,7 +412,7 @@ class Ragged(Operation):
 
         Args:
             ends: Number of steps of each sequence.
-            inputs: Arrays, those of the network.
+            inputs: Arrays of the network.
             outputs: Arrays to write into.
             run: Computes the network, as ``run(inputs, outputs)``.
         """
@@ -469,7 +469,7 @@ def lstm_cell(
         x: Input, shape (batch, features), floating.
         hidden: Hidden state, shape (batch, hidden), dtype of ``x``.
         cell: Cell, likewise.
-        weight_x: Shape (4 * hidden, features); rows are those of the gates i, f, z, o, in this order.
+        weight_x: Shape (4 * hidden, features); rows are of the gates i, f, z, o, in this order.
         weight_h: Shape (4 * hidden, hidden).
         bias: Shape (4 * hidden,): the sum of PyTorch's two; None for 0.
         name: Name of the op that makes the new state.
@@ -620,7 +620,7 @@ def gru(
 
     Args:
         x: Inputs, shape (steps, batch, features), floating; steps may be open, and 0.
-        weight_x: Shape (3 * hidden, features), dtype of ``x``; rows are those of r, z, n, in this order.
+        weight_x: Shape (3 * hidden, features), dtype of ``x``; rows are of r, z, n, in this order.
         weight_h: Shape (3 * hidden, hidden).
         bias: Shape (3 * hidden,); None for 0.
         bias_h: Likewise.

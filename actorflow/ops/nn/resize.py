@@ -115,7 +115,7 @@ class Resize(Operation):
 
 @dataclass(frozen=True)
 class ResizeDown(Operation):
-    """The gradient of `Resize`: each element of ``g``, weighted, added to those that it was made of.
+    """The gradient of `Resize`: each element of ``g``, weighted, added to the elements that it was made of.
 
     Attributes:
         forward: The operation that it is the gradient of.

@@ -32,7 +32,7 @@ def uniform_at(seed: X, position: X, name: str | None = None) -> X:
     """A random number for each pair of a seed and a position: from 0, less than 1.
 
     Equal pairs give the same number in any frame, graph and process. So a session that counts its draws in a state
-    draws what it would draw alone, whatever company it has. The numbers are for `sample`.
+    draws as it would alone, whatever company it has. The numbers are for `sample`.
 
     Args:
         seed: Any shape, int64; it names a sequence of numbers.
@@ -70,7 +70,7 @@ def sample(
 
     Args:
         scores: Shape (..., choices), floating.
-        random: Shape (...), floating, from 0, less than 1, as `uniform_at` gives them: they decide what is chosen.
+        random: Shape (...), floating, from 0, less than 1, as `uniform_at` gives them: they decide the choice.
             Without them it is the highest score, of equal ones the first.
         temperature: A number, or floating of shape (...); where it is 0 the highest score is chosen.
         top_k: Number of the highest scores to choose from; or integers of shape (...). One at least is.
@@ -82,7 +82,7 @@ def sample(
         DTypeError, ShapeError: if the inputs do not fit.
     Gradient: none.
     Source: Fan et al., Hierarchical neural story generation, 2018 (top-k); Holtzman et al., The curious case of neural
-        text degeneration, 2020 (top-p, of what top-k has left).
+        text degeneration, 2020 (top-p, of the rest after top-k).
     Example:
         >>> scores, random = xp.asarray([1.0, 3.0, 2.0]), xp.asarray(0.95, dtype="float32")
         >>> print(af.ops.sample(scores, random), af.ops.sample(scores, random, top_p=0.5), af.ops.sample(scores))

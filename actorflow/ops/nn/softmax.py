@@ -86,7 +86,7 @@ def softmax(x: X, axis: int = -1, name: str | None = None) -> X:
 def log_softmax(x: X, axis: int = -1, name: str | None = None) -> X:
     """Logarithms of probabilities along an axis: ``y = x - log(sum(exp(x)))``, computed without overflow.
 
-    Arguments, result and errors: those of `softmax`.
+    Arguments, result and errors: as of `softmax`.
     Gradient: g - exp(y) * sum(g).
     Source: `torch.nn.functional.log_softmax`.
     Example:

@@ -241,12 +241,13 @@ class Shared:
             return Compute(self._describe(self.weight), self._arguments)
         compute = Compute(self._describe(self._any_weight), self._arguments)
         reorder = Reorder(self.weight, libdnnl().memory_of(compute.descriptor, WEIGHTS))
-        known: list[Any] = [None, None]
+        known: list[tuple[Any, Any]] = [(None, None)]
 
         def call(x: Array, weight: Array, *arrays: Array) -> None:
-            if weight is not known[0]:
-                known[:] = weight, reorder(weight)
-            compute(x, known[1], *arrays)
+            found = known[0]  # a frame on another lane may have other weights
+            if weight is not found[0]:
+                found = known[0] = weight, reorder(weight)
+            compute(x, found[1], *arrays)
 
         return call
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Number
 from typing import Any
 
@@ -33,7 +34,30 @@ def stack(items: Sequence[Any]) -> Any:
     return _joined(items, _stacked, "")
 
 
-def pad(value: float = 0, *, multiple: int = 1) -> Callable[[Sequence[Any]], Any]:
+@dataclass(frozen=True)
+class Padding:
+    """The function that `pad` gives, of its arguments; other processes can be sent it."""
+
+    value: float
+    multiple: int
+
+    def __call__(self, items: Sequence[Any]) -> Any:
+        return _joined(items, self._padded, "")
+
+    def _padded(self, arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        if len({(array.ndim, array.dtype) for array in arrays}) > 1:
+            kinds = ", ".join(sorted({f"{array.ndim}-d {array.dtype}" for array in arrays}))
+            raise PipelineError(f"expected arrays of one number of axes and one dtype, got {kinds}")
+        shapes = zip(*[array.shape for array in arrays], strict=True)
+        lengths = [-(-max(axis) // self.multiple) * self.multiple for axis in shapes]
+        batch = np.full((len(arrays), *lengths), self.value, arrays[0].dtype)
+        for i, array in enumerate(arrays):
+            filled: tuple[int | slice, ...] = (i, *[slice(length) for length in array.shape])
+            batch[filled] = array
+        return batch
+
+
+def pad(value: float = 0, *, multiple: int = 1) -> Padding:
     """A collate function like `stack` that fills up arrays of different shapes at their ends.
 
     Args:
@@ -51,22 +75,7 @@ def pad(value: float = 0, *, multiple: int = 1) -> Callable[[Sequence[Any]], Any
                [ 4, -1, -1, -1]])
         >>> loader = af.pipeline.source([np.array([1]), np.array([2, 3])]).batch(2, collate=collate)
     """
-    multiple = whole("multiple", multiple, 1, error=PipelineError)
-
-    def padded(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        if len({(array.ndim, array.dtype) for array in arrays}) > 1:
-            kinds = ", ".join(sorted({f"{array.ndim}-d {array.dtype}" for array in arrays}))
-            raise PipelineError(f"expected arrays of one number of axes and one dtype, got {kinds}")
-        lengths = [
-            -(-max(axis) // multiple) * multiple for axis in zip(*[array.shape for array in arrays], strict=True)
-        ]
-        batch = np.full((len(arrays), *lengths), value, arrays[0].dtype)
-        for i, array in enumerate(arrays):
-            filled: tuple[int | slice, ...] = (i, *[slice(length) for length in array.shape])
-            batch[filled] = array
-        return batch
-
-    return lambda items: _joined(items, padded, "")
+    return Padding(value, whole("multiple", multiple, 1, error=PipelineError))
 
 
 def unstack(batch: Any) -> Iterator[Any]:

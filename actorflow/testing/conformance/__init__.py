@@ -1,4 +1,4 @@
-"""Conformance suites: what every device and every transport must do, of this package or of others."""
+"""Conformance suites: requirements on every device and every transport, of this package or of others."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def check_device(
     patience_s: float = 10.0,
     fail: Callable[[Device], object] | None = None,
 ) -> Report:
-    """Check that a device does what `actorflow.devices.Device` asks for, alone and in graphs.
+    """Check that a device does all that `actorflow.devices.Device` asks for, alone and in graphs.
 
     Each requirement is checked with devices of its own, opened by the place's kind, and closed again. Work that many
     may see, such as threads, should not begin or end elsewhere in the process meanwhile.
@@ -61,7 +61,7 @@ async def check_device(
         fail: Called as a lane's work with the device: launches work that fails there later, as a kernel that reads
             beyond its array may. Where there is none, that errors on the device are told is not checked.
     Returns:
-        All requirements, with what was not checked and why.
+        All requirements, and which were not checked, with the reason.
     Raises:
         ConformanceError: an `AssertionError`, for the first requirement that the device breaks.
         DeviceUnavailableError: if there is no such device here.
@@ -93,7 +93,7 @@ async def check_transport(
     measure_idle: bool = False,
     freeze: Callable[[], object] | None = None,
 ) -> Report:
-    """Check that a transport does what `actorflow.transport.Transport` asks for.
+    """Check that a transport does all that `actorflow.transport.Transport` asks for.
 
     All ranks call this at the same time, with the same arguments; each checks its own part. The transport is closed
     at the end.
@@ -106,7 +106,7 @@ async def check_transport(
         freeze: Makes this rank stand still, for good or for longer than the transport's ``liveness_s``, which is to be
             short; it is called on the last rank alone. Without it, that rank leaves before the others instead.
     Returns:
-        All requirements, with what was not checked and why.
+        All requirements, and which were not checked, with the reason.
     Raises:
         ConformanceError: an `AssertionError`, for the first requirement that the transport breaks on this rank.
 

@@ -48,7 +48,7 @@ class DeviceBench:
         self._kept: list[Any] = []
 
     async def check(self, check: Callable[..., Awaitable[None]]) -> None:
-        """Check a requirement; what its check takes is the ``bench``, an open ``device``, or both."""
+        """Check a requirement; its check takes the ``bench``, an open ``device``, or both."""
         asked = signature(check).parameters
         if "device" not in asked:
             await check(self)
@@ -87,7 +87,7 @@ class DeviceBench:
         return replace(options, **changes)
 
     def keep(self, *values: Any) -> None:
-        """Hold on to what work may still use, until the device is closed."""
+        """Hold on to arrays that work may still use, until the device is closed."""
         self._kept += values
 
     def gate(self) -> Gate:
@@ -119,7 +119,7 @@ class DeviceBench:
             raise NotApplicable("work of a device with streams is launched on the loop, and must not block there")
 
     async def until(self, event: asyncio.Event, expected: str) -> None:
-        """Wait for what must happen; raises Deviation if it does not."""
+        """Wait for something that must happen; raises Deviation if it does not."""
         try:
             async with asyncio.timeout(self.patience_s):
                 await event.wait()
@@ -227,7 +227,7 @@ def pattern(spec: TensorSpec, seed: int = 0) -> npt.NDArray[Any]:
 
 
 async def follow(bench: DeviceBench, lane: Lane, fence: Fence) -> None:
-    """Have what is submitted to a lane next run behind a fence, as the engine does."""
+    """Have the next work submitted to a lane run behind a fence, as the engine does."""
     if fence.lane is not lane and not lane.wait(fence):
         await bench.passes(fence)
 

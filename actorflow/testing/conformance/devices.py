@@ -1,4 +1,4 @@
-"""Requirements on a device's lanes, fences, arrays, copies and pool, on what closing leaves behind, and in graphs.
+"""Requirements on a device's lanes, fences, arrays, copies and pool, on its end when it is closed, and in graphs.
 
 In graphs, operations without kernels for the device run on the CPU, with copies.
 """
@@ -61,7 +61,7 @@ def copy_out(device: Device, lane: Lane, array: Any, target: Any) -> Fence:
 
 
 def keep_busy(bench: DeviceBench, device: Device, lane: Lane, count: int = 3) -> None:
-    """Enqueue copies to no purpose, so that what comes behind them begins late."""
+    """Enqueue copies to no purpose, so that work behind them begins late."""
     array, source = device.allocate(LARGE), pattern(LARGE)
     bench.keep(array, source)
     for _ in range(count):

@@ -1,4 +1,4 @@
-"""Requirements on devices and transports, by name, and reports of what was found."""
+"""Requirements on devices and transports, by name, and reports of findings."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Check = Callable[..., Awaitable[None]]
 
 
 class ConformanceError(ActorflowError, AssertionError):
-    """A device or transport does not do what `actorflow.devices.Device` or `actorflow.transport.Transport` asks for.
+    """A device or transport does not do as `actorflow.devices.Device` or `actorflow.transport.Transport` asks for.
 
     Attributes:
         place: Which device, or which rank of a transport.
-        requirement: Name of what it breaks, ``"fences.waiters"`` say.
+        requirement: Name of the requirement that it breaks, ``"fences.waiters"`` say.
         expected: The behaviour required.
         actual: The behaviour seen.
     """

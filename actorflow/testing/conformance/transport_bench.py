@@ -48,7 +48,7 @@ class RankBench(Listener):
 
     @property
     def others(self) -> list[int]:
-        """All other ranks, but for those that have ended; raises NotApplicable if there are none."""
+        """All other ranks, but for ranks that have ended; raises NotApplicable if there are none."""
         others = [rank for rank in range(self.transport.size) if rank != self.transport.rank and rank not in self.ends]
         if not others:
             raise NotApplicable("there is no other rank")
@@ -126,7 +126,7 @@ class RankBench(Listener):
             await asyncio.sleep(0)
 
     def waiting(self) -> str:
-        """Description of what has not come."""
+        """Description of the messages that have not come."""
         return ", ".join(f"{what} ({count} times)" for what, count in self._waits.items() if count) or "other ranks"
 
     def heard(self, rank: int, note: bytes) -> None:
@@ -153,7 +153,7 @@ class RankBench(Listener):
             await self._heard.wait()
 
     def look(self, what: str) -> None:
-        """Note what is wrong with how a callback comes."""
+        """Note faults in the way a callback comes."""
         if self._is_calling:
             self.faults.append(f"{what} within the call that asked for it")
         if threading.get_ident() != self._thread or asyncio.get_running_loop() is not self.loop:

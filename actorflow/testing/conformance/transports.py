@@ -1,4 +1,4 @@
-"""Requirements on a transport's messages, notes, collectives and callbacks, on what waiting costs, and on ends."""
+"""Requirements on a transport's messages, notes, collectives and callbacks, on the cost of waiting, and on ends."""
 
 from __future__ import annotations
 
@@ -396,7 +396,7 @@ async def _frozen(peers: RankBench) -> None:
 
 
 async def _end_of_one(peers: RankBench, kind: type[PeerError], end: Callable[[RankBench], Awaitable[None]]) -> None:
-    """The last rank ends in some way; the others check what becomes of what they have under way with it."""
+    """The last rank ends in some way; the others check how their messages with it end."""
     transport, last = peers.transport, peers.transport.size - 1
     everybody, own, sizes = range(transport.size), transport.rank, (0, 10, peers.chunk_bytes * 5 // 2)
     others, tags, later = peers.others, [peers.tag() for _ in sizes], [peers.tag() for _ in sizes]
