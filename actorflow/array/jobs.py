@@ -80,7 +80,6 @@ class Job:
 
     Attributes:
         parts: The pieces that are computed one after the other.
-        claimed_bytes: Most bytes of its values, under a budget.
         is_full: Whether there was no room for something that nobody waits for. What is left is then computed only where
             somebody does: else it would hold the room of what comes before it.
         needs_service: Whether a part of it is for the service alone.
@@ -90,7 +89,6 @@ class Job:
 
     def __init__(self, session: Session, nodes: list[Record], wanted: set[Record], asked: set[int]) -> None:
         self.asked = asked
-        self.claimed_bytes = sum([*map(bytes_of, nodes)]) if session.is_limited else 0
         self.is_full = False
         self.is_served = False
         self.interrupt: BaseException | None = None
@@ -165,7 +163,6 @@ class Steps:
         if is_twin and node.value is not None:
             node.value = copied(node.value)
             self._session.memory.count(node.value)
-            node.lease = self._session.memory.lease(node.value)
 
     async def serve(self, service: Service) -> None:
         """Compute it on a service."""
@@ -212,7 +209,7 @@ class Steps:
         begin_ns = clock_ns()
         try:
             if op.into:
-                found = values[over] if over is not None else self._session.room(node.shape, node.dtype)
+                found = values[over] if over is not None else np.empty(node.shape, node.dtype)
                 op.compute(*values, *node.params, out=found)
             else:
                 found = as_recorded(interruptible(op.compute, [*values, *node.params]), node.shape, node.dtype)
@@ -230,12 +227,7 @@ class Steps:
         self._spoiled = None
         self.calls.append((op.name, clock_ns() - begin_ns, False))
         if over is None:
-            if not op.into:
-                self._session.memory.count(found)
-            node.lease = self._session.memory.lease(found)
-        else:  # the input's, which would keep the memory once more when that ends
-            read: Any = node.inputs[over]
-            node.lease, read.lease = read.lease, None
+            self._session.memory.count(found)
         node.value = found
 
     def _free_input(self, node: Record, values: list[Any]) -> int | None:
@@ -247,8 +239,7 @@ class Steps:
         return None
 
     def _is_free(self, node: Record, i: int, values: list[Any]) -> bool:
-        lease: Any = node.inputs[i].lease  # type: ignore[union-attr]
-        if getrefcount(node.inputs[i]) != _IN_INPUTS or getrefcount(values[i]) != _IN_RECORD + (lease is not None):
+        if getrefcount(node.inputs[i]) != _IN_INPUTS or getrefcount(values[i]) != _IN_RECORD:
             return False
         value = values[i]
         is_own = type(value) is np.ndarray and value.base is None and value.flags.writeable

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Token
 from functools import partial
@@ -120,7 +119,7 @@ class Session(Evaluator):
         self.memory = Memory(memory_budget)
         self._memories: dict[Place, DeviceMemory] = {}
         self.capture = capture
-        self.count, self.lease = self.memory.count, self.memory.lease
+        self.count = self.memory.count
         self.is_limited = memory_budget is not None or any(own.memory_budget for own in self._options.values())
         self.sequential = sequential
         self.threshold = -1 if sequential else WORTH_A_LOOK
@@ -136,7 +135,6 @@ class Session(Evaluator):
         self._changed = new_condition()
         self._jobs: set[Job] = set()
         self._late: list[weakref.ref[Array]] = []  # under a budget, what the program can ask for
-        self._late_bytes = 0
         self._callbacks: dict[Record, list[Callable[[], None]]] = {}
         self._running: list[Service] = []  # at most one
         self._uses = 0  # how often the service was given something
@@ -182,7 +180,7 @@ class Session(Evaluator):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of values on the CPU and of free buffers, now: of all values under a budget, else of large ones."""
+        """Bytes of values on the CPU, now: of all values under a budget, else of large ones."""
         return self.memory.pool.held_bytes
 
     @property
@@ -230,7 +228,6 @@ class Session(Evaluator):
     def _forget(self) -> None:
         """Drop the records that need not be computed any more."""
         with Guard(self._changed):
-            self._count_recorded()
             pending = self.pending
             for _ in range(len(pending)):
                 ref = pending.popleft()
@@ -244,20 +241,16 @@ class Session(Evaluator):
         if size_bytes < POOLED_BYTES and not self.is_limited:
             return np.empty(shape, dtype)
         with Guard(self._changed) as guard:
-            # Records need room for their values, too.
-            if not (self._has_room(size_bytes) or (desk.placing is not None and self._fit((), size_bytes))):
-                self._drain(guard)
+            if self.is_limited:
+                self._drain(guard)  # records need room for their values, too
                 if not memory.fits(size_bytes):
                     gc.collect()
                     self._drain(guard)
                 if not memory.fits(size_bytes):
                     raise memory.no_room("a new array", size_bytes)
-            return memory.take(shape, dtype)
-
-    def room(self, shape: tuple[int, ...], dtype: DType) -> Value:
-        """Memory for the value of a record."""
-        with self._changed:
-            return self.memory.take(shape, dtype)
+            value = np.empty(shape, dtype)
+            memory.count(value)
+            return value
 
     # -- asking -------------------------------------------------------------------------------------------------
 
@@ -338,35 +331,11 @@ class Session(Evaluator):
     def _take_pending(self) -> list[Record]:
         """The records that can be asked for; under a budget also those recorded earlier."""
         self.load = 0
-        self._count_recorded()
         pending = self.pending
         refs = [each for _ in range(len(pending)) if (each := pending.popleft())() is not None]
         if self.is_limited:
             refs = self._late = [each for each in self._late + refs if _node_to_compute(each) is not None]
         return [node for each in refs if (node := _node_to_compute(each)) is not None]
-
-    def _count_recorded(self) -> None:
-        recorded = self.recorded_bytes
-        self._late_bytes += sum([recorded.popleft() for _ in range(len(recorded))])
-
-    def _has_room(self, size_bytes: int) -> bool:
-        """Return whether these bytes fit beside all that was recorded, even if all of it is needed: a quick look."""
-        if not self.is_limited:
-            return True
-        self._count_recorded()
-        claimed_bytes = sum([job.claimed_bytes for job in self._jobs])
-        return desk.placing is None and self.memory.fits(size_bytes + self._late_bytes + claimed_bytes)
-
-    def _fit(self, nodes: Iterable[Record], size_bytes: int = 0) -> bool:
-        """Return whether these bytes fit beside all that was recorded or is asked for: then any order will do."""
-        # Recent records count twice if they are asked for; but other sessions may read records that no array shows.
-        if self._has_room(size_bytes + sum([bytes_of(node) for node in collect(nodes, self).new])):
-            return True
-        needs = Counter({self.memory: size_bytes + sum([job.claimed_bytes for job in self._jobs])})
-        for node in collect([*nodes, *self._take_pending()], self).new:
-            needs[self.memory_of(node)] += bytes_of(node)
-        self._late_bytes = max(0, sum(needs.values()) - size_bytes)
-        return all(memory.fits(need_bytes) for memory, need_bytes in needs.items())
 
     def memory_of(self, node: Record) -> Memory:
         """The memory that a record's value takes."""
@@ -402,7 +371,7 @@ class Session(Evaluator):
         if self.is_limited:
             if self._jobs:  # the next one needs to know what room that leaves
                 return None
-            if asked and not self._fit(asked):  # in the order of recording there is room whenever there can be
+            if asked:  # in the order of recording there is room whenever there can be
                 roots = [*self._take_pending(), *asked]
         while (found := collect(roots, self)).foreign:
             self._changed.release()
@@ -417,7 +386,6 @@ class Session(Evaluator):
         wanted = found.shared.union(roots)
         del roots, asked
         job = Job(self, found.new, wanted, needed)
-        self._late_bytes = max(0, self._late_bytes - job.claimed_bytes)
         self._jobs.add(job)
         return job
 

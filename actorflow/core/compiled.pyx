@@ -1546,7 +1546,7 @@ cdef Py_ssize_t copied_bytes = MOST_COPIED_BYTES
 
 cdef class Node:
     cdef object __weakref__
-    cdef public object op, inputs, params, shape, dtype, place, evaluator, value, error, unit, lease, handle
+    cdef public object op, inputs, params, shape, dtype, place, evaluator, value, error, unit, handle
     cdef public object _code, _instruction, size
     cdef readonly int64_t number
 
@@ -1731,9 +1731,9 @@ cdef inline int check_error() except -1:
 
 
 cdef bint is_alone(Node node, object found) noexcept:
-    """Whether nothing else can see the value of a record: that, the lease and the caller have it, which has the record, too."""
+    """Whether nothing else can see the value of a record: that and the caller have it, which has the record, too."""
     return (
-        Py_REFCNT(<PyObject *>found) == 2 + (node.lease is not None)
+        Py_REFCNT(<PyObject *>found) == 2
         and Py_REFCNT(<PyObject *>node) == 2
         and np.PyArray_BASE(<np.ndarray>found) is NULL
         and np.PyArray_ISWRITEABLE(<np.ndarray>found)

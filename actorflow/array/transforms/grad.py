@@ -29,7 +29,6 @@ from actorflow.array.record.record import (
     Origin,
     Record,
     Tracing,
-    bytes_of,
     computed,
     given,
     parts_of,
@@ -251,7 +250,6 @@ class _Recipe:
         place_of = {node: i for i, node in enumerate(nodes)}
         self._outputs = [place_of[node] for node in outputs]
         self._load = sum([node.size for node in nodes])
-        self._bytes = sum([*map(bytes_of, nodes)])
         work = sum([touched(node.op, node.inputs, node.size) for node in nodes if node.op is not None])
         own = reached(steps, [self._outputs[i] for i in prompt]) if work <= _BRIEF else {}
         last = {each: i for i, step in enumerate(steps) for each in step.reads}
@@ -309,8 +307,6 @@ class _Recipe:
         if later:
             evaluator.pending.extend([values[i]._node.handle for i in self._outputs if i in later])
             evaluator.load += self._load if len(later) == len(self._steps) else _LATER
-            if evaluator.is_limited:
-                evaluator.recorded_bytes.append(self._bytes)
             if evaluator.load > evaluator.threshold:
                 for i in self._outputs:
                     if not values[i]._node.done:
