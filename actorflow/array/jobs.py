@@ -18,18 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.array.record.placement import accelerator_of
-from actorflow.array.record.primitives import LARGE, Value, as_recorded, copied, touched
-from actorflow.array.record.record import (
-    HOST,
-    Error,
-    InterruptedStepError,
-    Record,
-    bytes_of,
-    called,
-    site_of,
-)
+from actorflow.array.record.primitives import LARGE, as_recorded, compact, copied, touched
+from actorflow.array.record.record import HOST, Error, InterruptedStepError, Record, bytes_of, called, site_of
 from actorflow.array.record.steps import Description, Part, common, describe
-from actorflow.core import MOST_COPIED_BYTES, clock_ns, desk
+from actorflow.core import clock_ns, desk
 from actorflow.errors import DeviceError, OpError, OutOfMemoryError
 from actorflow.ops.step import StepError
 from actorflow.runtime.interrupts import interruptible
@@ -155,6 +147,8 @@ class Steps:
                     self._compute(left[-1])
                 if left[-1].done:
                     left[-1].inputs = ()
+                    if left[-1].is_held():
+                        self._compact(left[-1])
                 left[-1].unit = None
                 twins.discard(left.pop())
 
@@ -213,8 +207,6 @@ class Steps:
                 op.compute(*values, *node.params, out=found)
             else:
                 found = as_recorded(interruptible(op.compute, [*values, *node.params]), node.shape, node.dtype)
-                if type(found) is np.ndarray and found.base is not None and self._keeps_too_much(node, found):
-                    found = found.copy()
         except Exception as error:  # noqa: BLE001  raised to all who ask for the value
             values.clear()  # the error's traceback refers to this frame
             node.error = explain(node, error)
@@ -230,6 +222,13 @@ class Steps:
             self._session.memory.count(found)
         node.value = found
 
+    def _compact(self, node: Record) -> None:
+        """Have the value of a record keep no memory that is free without it."""
+        value = compact(node.value, always=self._session.is_limited)
+        if value is not node.value:
+            self._session.memory.count(value)
+            node.value = value
+
     def _free_input(self, node: Record, values: list[Any]) -> int | None:
         """The position of an input that the result may be written over, as nothing else refers to it."""
         op: Any = node.op
@@ -244,13 +243,6 @@ class Steps:
         value = values[i]
         is_own = type(value) is np.ndarray and value.base is None and value.flags.writeable
         return is_own and value.flags.c_contiguous and (value.shape, value.dtype) == (node.shape, node.dtype)
-
-    def _keeps_too_much(self, node: Record, found: Value) -> bool:
-        """Return whether a view would keep memory that is free without it."""
-        if found.nbytes * 2 >= getattr(found.base, "nbytes", 0) or not node.is_held():
-            return False
-        only = len(node.inputs) == 1 and type(node.inputs[0]) is Record and getrefcount(node.inputs[0]) == _IN_INPUTS
-        return found.nbytes < MOST_COPIED_BYTES or self._session.is_limited or only
 
 
 class Run(Steps):

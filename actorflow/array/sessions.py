@@ -16,23 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 import numpy as np
 
 from actorflow.array.jobs import Job, Run
-from actorflow.array.memory import DeviceMemory, Memory
-from actorflow.array.record.placement import accelerator_of, place_of
-from actorflow.array.record.primitives import DType, Value
-from actorflow.array.record.record import (
-    HOST,
-    WORTH_A_LOOK,
-    Error,
-    Evaluator,
-    Record,
-    bytes_of,
-    context_evaluator,
-    current_evaluator,
-)
+from actorflow.array.record.placement import place_of
+from actorflow.array.record.primitives import LARGE, DType, Value
+from actorflow.array.record.record import HOST, WORTH_A_LOOK, Error, Evaluator, Record, context_evaluator
 from actorflow.core import desk
 from actorflow.devices import DeviceOptions
-from actorflow.devices.memory import POOLED_BYTES
-from actorflow.errors import DeviceError, GraphError
+from actorflow.devices.memory import POOLED_BYTES, BufferPool
+from actorflow.errors import DeviceError, GraphError, OutOfMemoryError
 from actorflow.place import Place
 from actorflow.runtime.interrupts import Guard, check_interrupt
 from actorflow.threads import forget_in_child, new_condition, simulation
@@ -46,8 +36,6 @@ if TYPE_CHECKING:
 _MOST_PENDING = 20_000
 #: The same under a budget, where all of them are looked through again and again.
 _MOST_PENDING_IN_BUDGET = 1_000
-#: Most elements that an operation touches to be computed in its line: to hand it to another thread takes as long.
-_BRIEF = 1 << 18
 #: Elements to be computed that are computed at once with what is asked for, as they would be ahead.
 _MOST_WORK = 1 << 23
 #: Elements to be computed from which on the service does not wait for a pause of the recording.
@@ -57,6 +45,61 @@ _LINGER_S = 1.0
 #: A recording that makes nothing for this time has paused.
 _PAUSE_S = 1e-3
 _number = attrgetter("number")
+
+
+class Memory:
+    """Counts the values of a session; any thread may call it.
+
+    Attributes:
+        pool: Counts them: under a budget all values, otherwise large ones.
+    """
+
+    def __init__(self, budget_bytes: int | None) -> None:
+        if budget_bytes is not None and budget_bytes <= 0:
+            raise GraphError(f"memory_budget must be positive, got {budget_bytes} bytes")
+        self.pool = BufferPool()
+        self.pool.budget_bytes = budget_bytes
+        self._counted_bytes = POOLED_BYTES if budget_bytes is None else 1
+
+    def count(self, value: Any) -> None:
+        """Count a value from now on."""
+        if type(value) is np.ndarray:
+            if value.nbytes >= self._counted_bytes and value.base is None:
+                self.pool.adopt(value)
+        elif type(value) is tuple:
+            for each in value:
+                self.count(each)
+
+    def fits(self, size_bytes: int) -> bool:
+        """Return whether n more bytes fit the budget."""
+        budget_bytes = self.pool.budget_bytes
+        return budget_bytes is None or self.pool.held_bytes + size_bytes <= budget_bytes
+
+    def no_room(self, what: str, size_bytes: int) -> OutOfMemoryError:
+        """The error of an array or a unit that does not fit."""
+        return OutOfMemoryError(
+            f"{what} needs {size_bytes:,} bytes, and {self.pool.held_bytes:,} of the budget of "
+            f"{self.pool.budget_bytes:,} bytes are taken by arrays that the program still refers to"
+        )
+
+
+class DeviceMemory(Memory):
+    """The memory that a session's values take on one device."""
+
+    def __init__(self, budget_bytes: int | None, place: Place) -> None:
+        super().__init__(budget_bytes)
+        self._place = place
+        self._known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+    def count(self, value: Any) -> None:
+        for each in value if type(value) is tuple else (value,):
+            buffer = each if each.base is None else each.base
+            if self._known.get(id(buffer)) is not buffer:
+                self._known[id(buffer)] = buffer
+                self.pool.adopt(buffer)
+
+    def no_room(self, what: str, size_bytes: int) -> OutOfMemoryError:
+        return OutOfMemoryError(f"on {self._place}: {super().no_room(what, size_bytes)}")
 
 
 class Found(NamedTuple):
@@ -129,7 +172,7 @@ class Session(Evaluator):
         self._runs_ahead = run_ahead
         self.takes_programs = not (dry_run or sequential or self.is_limited)
         if run_ahead and self.takes_programs:
-            self.at_once = _BRIEF
+            self.at_once = LARGE
         self._most_pending = _MOST_PENDING
         # All below is used under the lock.
         self._changed = new_condition()
@@ -339,8 +382,8 @@ class Session(Evaluator):
 
     def memory_of(self, node: Record) -> Memory:
         """The memory that a record's value takes."""
-        place = None if desk.placing is None else accelerator_of(node)
-        if place is None or node.place is HOST:
+        place = node.place
+        if place is HOST:
             return self.memory
         if place not in self._memories:
             own = self._options[place].memory_budget if place in self._options else None
@@ -607,4 +650,4 @@ def current() -> Session:
         ...     print(xp.current() is session)
         True
     """
-    return cast("Session", current_evaluator())
+    return cast("Session", context_evaluator.get() or Evaluator.default)

@@ -6,17 +6,15 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from sys import getrefcount
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from actorflow.array.record.placement import TRANSFER
-from actorflow.array.record.primitives import LARGE, PART, Numbered, Value, copied
+from actorflow.array.record.primitives import LARGE, PART, Numbered, Value, compact, copied
 from actorflow.array.record.record import HOST, SEVERAL, InterruptedStepError, called
 from actorflow.array.record.steps import Step, common, reached
 from actorflow.array.transforms.to_graph import as_blob, translate
-from actorflow.core import MOST_COPIED_BYTES
 from actorflow.errors import OpError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Blob, Op
@@ -144,7 +142,7 @@ class Program:
         found = [tuple([fetched[k] for k in i]) if isinstance(i, tuple) else fetched[i] for i in self._slots]
         for i, is_owned in enumerate(self._owned):
             if not is_owned:
-                found[i] = _compact(found[i])
+                found[i] = compact(found[i])
         return found
 
     async def serve(self, service: Service, values: Sequence[Any]) -> list[Any]:
@@ -237,20 +235,3 @@ def _is_called(step: Step, inputs: Sequence[Any]) -> bool:
         return step.op.bound(step.params, step.shape) is not None
     most = max([prod(step.shape), *[each.spec.size if isinstance(each, Blob) else each.size for each in inputs]])
     return most < (LARGE if step.op.reduction else _LEAST)
-
-
-def _calibrate() -> int:
-    view = np.empty(2)[:1]
-    base = view.base
-    return getrefcount(base)
-
-
-_IN_VIEW = _calibrate()
-
-
-def _compact(value: Any) -> Any:
-    """A value; of a view that alone keeps more than twice its memory, or of a small part of an array, a copy."""
-    base = value.base if type(value) is np.ndarray else None
-    if base is None or value.nbytes * 2 >= getattr(base, "nbytes", 0):
-        return value
-    return value.copy() if value.nbytes < MOST_COPIED_BYTES or getrefcount(base) <= _IN_VIEW else value

@@ -95,10 +95,7 @@ def to_graph(
 def _paths(function: Callable[..., Any], arguments: Arguments) -> list[str]:
     """Names for the arguments' leaves: those of the function's parameters."""
     options: dict[str, Any] = {}
-    if sys.version_info >= (
-        3,
-        14,
-    ):  # annotations, which are evaluated here, may name what only type checkers know
+    if sys.version_info >= (3, 14):  # annotations, evaluated here, may name what only type checkers know
         from annotationlib import Format
 
         options["annotation_format"] = Format.FORWARDREF
