@@ -319,11 +319,10 @@ class Array(Holder, Methods["Array"]):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Value:
         return np.array(self.to_numpy(), dtype=dtype, copy=copy)
 
-    def __copy__(self) -> Array:
+    def __copy__(self, memo: Any = None) -> Array:
         return ew.copy(self)
 
-    def __deepcopy__(self, memo: Any) -> Array:
-        return ew.copy(self)
+    __deepcopy__ = __copy__
 
     def __reduce__(self) -> tuple[Callable[..., Array], tuple[Value]]:
         return from_numpy, (self._value(),)

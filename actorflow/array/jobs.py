@@ -31,7 +31,7 @@ from actorflow.threads import simulation
 
 if TYPE_CHECKING:
     from actorflow.array.sessions import Session
-    from actorflow.array.transforms.program import Program
+    from actorflow.array.transforms.to_graph import Program
     from actorflow.runtime.service import Service
 
 #: Structures that are kept, and the lines that begin some.
@@ -358,11 +358,6 @@ class Run(Steps):
         self.elapsed_ns += clock_ns() - begin_ns
         return found
 
-    def fail(self, error: BaseException) -> None:
-        """Note why there are no values."""
-        for node in self.description.produced.values():
-            node.error = explain(node, error)
-
     def _hand_on(self, found: Sequence[Any], known: set[int]) -> None:
         """Give the records their values, of which those that are known count already."""
         memory = self._session.memory
@@ -503,7 +498,7 @@ class Structure:
 
 
 def _program(description: Description, outputs: Sequence[int], numbers: Container[int], **options: bool) -> Program:
-    from actorflow.array.transforms.program import Given, Program
+    from actorflow.array.transforms.to_graph import Given, Program
 
     types = []
     for i, each in enumerate(description.given):

@@ -122,8 +122,8 @@ class Session(Evaluator):
     In a ``with`` block, the arrays that are made inside belong to it, and so does all that is computed from them.
 
     Args:
-        memory_budget: Most bytes that values may take. What does not fit together is computed in the order in which
-            it was recorded, and `from_numpy` waits until there is room.
+        memory_budget: Most bytes that values may take. They are computed in the order in which they were recorded, and
+            `from_numpy` waits until there is room.
         sequential: Compute each operation in the line that records it, in order.
         dry_run: Record and check, but compute nothing.
         run_ahead: Whether what was recorded is computed before it is asked for.

@@ -1704,7 +1704,7 @@ cdef class Desk:
         if np.PyArray_DIM(b, turn2) != sizes[2] or not sizes[1] * sizes[2] * sizes[3] or not (is_flat(a) and is_flat(b)):
             return None
         # As an elementwise operation that takes as long: few products are made from the cache, more from memory.
-        work = max(np.PyArray_SIZE(a) * sizes[3] >> 7 if axes == 2 else 0, np.PyArray_SIZE(a) + np.PyArray_SIZE(b) >> 1)
+        work = max(np.PyArray_SIZE(a) * sizes[3] >> 6 if axes == 2 else 0, np.PyArray_SIZE(a) + np.PyArray_SIZE(b))
         if work > <Py_ssize_t>left.evaluator.at_once:
             return None
         shape[0], shape[1] = sizes[1], sizes[3]

@@ -1513,7 +1513,7 @@ class Desk:
         if not a.size or not b.size or a.shape[1] != b.shape[0] or not (_is_flat(a) and _is_flat(b)):
             return None
         # As an elementwise operation that takes as long: few products are made from the cache, more from memory.
-        work = max(a.size * b.shape[1] >> 7 if b.ndim == 2 else 0, a.size + b.size >> 1)
+        work = max(a.size * b.shape[1] >> 6 if b.ndim == 2 else 0, a.size + b.size)
         return None if work > left.evaluator.at_once else self.show(_quietly(np.matmul, a, b), left.evaluator)
 
 

@@ -275,8 +275,8 @@ class _Recipe:
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[Array, Any, list[Any]]:
         """The value, the other results, and the gradients for arrays in the place of the arguments'."""
-        value, *rest = self._outputs_for(arrays)
-        results = iter(rest)
+        results = iter(self._outputs_for(arrays))
+        value = next(results)
         grads = [
             unflatten(structure, results if all(flags) else [next(results) if each else None for each in flags])
             for flags, structure in self._grads
