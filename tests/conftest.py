@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import settings
 
-import actorflow.array.transforms.program  # noqa: F401  else its kernels may be lost with a registry that a test restores
+import actorflow.array.transforms.to_graph  # noqa: F401  else its kernels may be lost with a registry that a test restores
 from actorflow.devices import check_place
 from actorflow.devices.cpu import CPU
 from actorflow.errors import DeviceUnavailableError

@@ -332,8 +332,8 @@ PROGRAMS = {
         device.join()
     """,
     "arrays that another thread computes": """
-        x = xp.asarray(np.ones((700, 700)))
-        y = xp.asarray(np.full((700, 700), 2.0))
+        x = xp.asarray(np.ones((800, 800)))
+        y = xp.asarray(np.full((800, 800), 2.0))
         long = x
         for _ in range(300):
             long = xp.sin(long) * 0.5
@@ -344,12 +344,12 @@ PROGRAMS = {
         while not evaluator._jobs:
             pass
         def child():
-            assert float(xp.sum(y + 1.0)) == 3.0 * 700 * 700
+            assert float(xp.sum(y + 1.0)) == 3.0 * 800 * 800
             assert abs(float((long + 1.0)[0, 0]) - 1.0) < 1e-6  # it computes what the parent's thread is at, too
             async def awaited():
                 return await xp.sum(y * 2.0)
-            assert float(run(awaited())) == 4.0 * 700 * 700
-            assert float(xp.sum(y.to_device("sim:0"))) == 2.0 * 700 * 700
+            assert float(run(awaited())) == 4.0 * 800 * 800
+            assert float(xp.sum(y.to_device("sim:0"))) == 2.0 * 800 * 800
         fork(child, leaves=True)
         thread.join()
         assert abs(float(long[0, 0])) < 1e-6

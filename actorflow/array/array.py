@@ -8,14 +8,13 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum
-from operator import attrgetter
 from typing import Any, Self, cast
 
 import numpy as np
 
 from actorflow import ops
 from actorflow.array.namespace import functions, types
-from actorflow.array.namespace.apply import applied, applied_to, read_index, recorded, value_of, write_index
+from actorflow.array.namespace.apply import applied, applied_to, read_index, recorded, unary, value_of, write_index
 from actorflow.array.namespace.apply import cast as cast_to
 from actorflow.array.namespace.creation import from_numpy
 from actorflow.array.namespace.functions import matmul
@@ -32,7 +31,7 @@ from actorflow.ops.shaping import Transpose
 from actorflow.place import Place
 from actorflow.spec import TensorSpec
 
-_TURNED = attrgetter("T")
+_SQUARE = elementwise_primitive(ew.Square())
 #: DLPack's number of the CPU.
 _DLPACK_HOST = 1
 
@@ -171,16 +170,6 @@ class Array(Holder, Methods["Array"]):
 
     def _permuted(self, axes: tuple[int, ...]) -> Array:
         return applied_to(self, Transpose, axes)
-
-    @property
-    def T(self) -> Array:  # noqa: N802  the standard's name
-        """The transpose of a matrix.
-
-        Raises:
-            ShapeError: if there are not two axes.
-        """
-        found: Array | None = desk.call(_TURNED, self, True) if len(self._node.shape) == 2 else None
-        return super().T if found is None else found
 
     _module = "actorflow.array"
     sum, mean, prod, max, min, all, any, argmax, argmin = map(
@@ -330,11 +319,10 @@ class Array(Holder, Methods["Array"]):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Value:
         return np.array(self.to_numpy(), dtype=dtype, copy=copy)
 
-    def __copy__(self) -> Array:
+    def __copy__(self, memo: Any = None) -> Array:
         return ew.copy(self)
 
-    def __deepcopy__(self, memo: Any) -> Array:
-        return ew.copy(self)
+    __deepcopy__ = __copy__
 
     def __reduce__(self) -> tuple[Callable[..., Array], tuple[Value]]:
         return from_numpy, (self._value(),)
@@ -408,7 +396,12 @@ class Array(Holder, Methods["Array"]):
     __truediv__, __rtruediv__, __itruediv__ = _operators("truediv", "/=", ew.Divide)
     __floordiv__, __rfloordiv__, __ifloordiv__ = _operators("floordiv", "//=", ew.FloorDivide)
     __mod__, __rmod__, __imod__ = _operators("mod", "%=", ew.Remainder)
-    __pow__, __rpow__, __ipow__ = _operators("pow", "**=", ew.Power)
+    _power, __rpow__, __ipow__ = _operators("pow", "**=", ew.Power)
+
+    def __pow__(self, other: Any, /) -> Array:  # a square is a function of its own for NumPy's operator, too
+        is_square = type(other) is int and other == 2 and self._node.dtype.kind in "iufc"
+        return unary(_SQUARE, self) if is_square else self._power(other)
+
     __and__, __rand__, __iand__ = _operators("and", "&=", ew.BitwiseAnd)
     __or__, __ror__, __ior__ = _operators("or", "|=", ew.BitwiseOr)
     __xor__, __rxor__, __ixor__ = _operators("xor", "^=", ew.BitwiseXor)

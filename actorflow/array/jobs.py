@@ -18,18 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from actorflow.array.record.placement import accelerator_of
-from actorflow.array.record.primitives import LARGE, Value, as_recorded, copied, touched
-from actorflow.array.record.record import (
-    HOST,
-    Error,
-    InterruptedStepError,
-    Record,
-    bytes_of,
-    called,
-    site_of,
-)
+from actorflow.array.record.primitives import LARGE, as_recorded, compact, copied, touched
+from actorflow.array.record.record import HOST, Error, InterruptedStepError, Record, bytes_of, called, site_of
 from actorflow.array.record.steps import Description, Part, common, describe
-from actorflow.core import MOST_COPIED_BYTES, clock_ns, desk
+from actorflow.core import clock_ns, desk
 from actorflow.errors import DeviceError, OpError, OutOfMemoryError
 from actorflow.ops.step import StepError
 from actorflow.runtime.interrupts import interruptible
@@ -39,7 +31,7 @@ from actorflow.threads import simulation
 
 if TYPE_CHECKING:
     from actorflow.array.sessions import Session
-    from actorflow.array.transforms.program import Program
+    from actorflow.array.transforms.to_graph import Program
     from actorflow.runtime.service import Service
 
 #: Structures that are kept, and the lines that begin some.
@@ -80,7 +72,6 @@ class Job:
 
     Attributes:
         parts: The pieces that are computed one after the other.
-        claimed_bytes: Most bytes of its values, under a budget.
         is_full: Whether there was no room for something that nobody waits for. What is left is then computed only where
             somebody does: else it would hold the room of what comes before it.
         needs_service: Whether a part of it is for the service alone.
@@ -90,7 +81,6 @@ class Job:
 
     def __init__(self, session: Session, nodes: list[Record], wanted: set[Record], asked: set[int]) -> None:
         self.asked = asked
-        self.claimed_bytes = sum([*map(bytes_of, nodes)]) if session.is_limited else 0
         self.is_full = False
         self.is_served = False
         self.interrupt: BaseException | None = None
@@ -157,6 +147,8 @@ class Steps:
                     self._compute(left[-1])
                 if left[-1].done:
                     left[-1].inputs = ()
+                    if left[-1].is_held():
+                        self._compact(left[-1])
                 left[-1].unit = None
                 twins.discard(left.pop())
 
@@ -165,7 +157,6 @@ class Steps:
         if is_twin and node.value is not None:
             node.value = copied(node.value)
             self._session.memory.count(node.value)
-            node.lease = self._session.memory.lease(node.value)
 
     async def serve(self, service: Service) -> None:
         """Compute it on a service."""
@@ -212,12 +203,10 @@ class Steps:
         begin_ns = clock_ns()
         try:
             if op.into:
-                found = values[over] if over is not None else self._session.room(node.shape, node.dtype)
+                found = values[over] if over is not None else np.empty(node.shape, node.dtype)
                 op.compute(*values, *node.params, out=found)
             else:
                 found = as_recorded(interruptible(op.compute, [*values, *node.params]), node.shape, node.dtype)
-                if type(found) is np.ndarray and found.base is not None and self._keeps_too_much(node, found):
-                    found = found.copy()
         except Exception as error:  # noqa: BLE001  raised to all who ask for the value
             values.clear()  # the error's traceback refers to this frame
             node.error = explain(node, error)
@@ -230,13 +219,15 @@ class Steps:
         self._spoiled = None
         self.calls.append((op.name, clock_ns() - begin_ns, False))
         if over is None:
-            if not op.into:
-                self._session.memory.count(found)
-            node.lease = self._session.memory.lease(found)
-        else:  # the input's, which would keep the memory once more when that ends
-            read: Any = node.inputs[over]
-            node.lease, read.lease = read.lease, None
+            self._session.memory.count(found)
         node.value = found
+
+    def _compact(self, node: Record) -> None:
+        """Have the value of a record keep no memory that is free without it."""
+        value = compact(node.value, always=self._session.is_limited)
+        if value is not node.value:
+            self._session.memory.count(value)
+            node.value = value
 
     def _free_input(self, node: Record, values: list[Any]) -> int | None:
         """The position of an input that the result may be written over, as nothing else refers to it."""
@@ -247,19 +238,11 @@ class Steps:
         return None
 
     def _is_free(self, node: Record, i: int, values: list[Any]) -> bool:
-        lease: Any = node.inputs[i].lease  # type: ignore[union-attr]
-        if getrefcount(node.inputs[i]) != _IN_INPUTS or getrefcount(values[i]) != _IN_RECORD + (lease is not None):
+        if getrefcount(node.inputs[i]) != _IN_INPUTS or getrefcount(values[i]) != _IN_RECORD:
             return False
         value = values[i]
         is_own = type(value) is np.ndarray and value.base is None and value.flags.writeable
         return is_own and value.flags.c_contiguous and (value.shape, value.dtype) == (node.shape, node.dtype)
-
-    def _keeps_too_much(self, node: Record, found: Value) -> bool:
-        """Return whether a view would keep memory that is free without it."""
-        if found.nbytes * 2 >= getattr(found.base, "nbytes", 0) or not node.is_held():
-            return False
-        only = len(node.inputs) == 1 and type(node.inputs[0]) is Record and getrefcount(node.inputs[0]) == _IN_INPUTS
-        return found.nbytes < MOST_COPIED_BYTES or self._session.is_limited or only
 
 
 class Run(Steps):
@@ -374,11 +357,6 @@ class Run(Steps):
         found = await form.serve(service, values)
         self.elapsed_ns += clock_ns() - begin_ns
         return found
-
-    def fail(self, error: BaseException) -> None:
-        """Note why there are no values."""
-        for node in self.description.produced.values():
-            node.error = explain(node, error)
 
     def _hand_on(self, found: Sequence[Any], known: set[int]) -> None:
         """Give the records their values, of which those that are known count already."""
@@ -520,7 +498,7 @@ class Structure:
 
 
 def _program(description: Description, outputs: Sequence[int], numbers: Container[int], **options: bool) -> Program:
-    from actorflow.array.transforms.program import Given, Program
+    from actorflow.array.transforms.to_graph import Given, Program
 
     types = []
     for i, each in enumerate(description.given):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import Token
 from functools import partial
@@ -17,23 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
 import numpy as np
 
 from actorflow.array.jobs import Job, Run
-from actorflow.array.memory import DeviceMemory, Memory
-from actorflow.array.record.placement import accelerator_of, place_of
-from actorflow.array.record.primitives import DType, Value
-from actorflow.array.record.record import (
-    HOST,
-    WORTH_A_LOOK,
-    Error,
-    Evaluator,
-    Record,
-    bytes_of,
-    context_evaluator,
-    current_evaluator,
-)
+from actorflow.array.record.placement import place_of
+from actorflow.array.record.primitives import LARGE, DType, Value
+from actorflow.array.record.record import HOST, WORTH_A_LOOK, Error, Evaluator, Record, context_evaluator
 from actorflow.core import desk
 from actorflow.devices import DeviceOptions
-from actorflow.devices.memory import POOLED_BYTES
-from actorflow.errors import DeviceError, GraphError
+from actorflow.devices.memory import POOLED_BYTES, BufferPool
+from actorflow.errors import DeviceError, GraphError, OutOfMemoryError
 from actorflow.place import Place
 from actorflow.runtime.interrupts import Guard, check_interrupt
 from actorflow.threads import forget_in_child, new_condition, simulation
@@ -47,8 +36,6 @@ if TYPE_CHECKING:
 _MOST_PENDING = 20_000
 #: The same under a budget, where all of them are looked through again and again.
 _MOST_PENDING_IN_BUDGET = 1_000
-#: Most elements that an operation touches to be computed in its line: to hand it to another thread takes as long.
-_BRIEF = 1 << 18
 #: Elements to be computed that are computed at once with what is asked for, as they would be ahead.
 _MOST_WORK = 1 << 23
 #: Elements to be computed from which on the service does not wait for a pause of the recording.
@@ -58,6 +45,61 @@ _LINGER_S = 1.0
 #: A recording that makes nothing for this time has paused.
 _PAUSE_S = 1e-3
 _number = attrgetter("number")
+
+
+class Memory:
+    """Counts the values of a session; any thread may call it.
+
+    Attributes:
+        pool: Counts them: under a budget all values, otherwise large ones.
+    """
+
+    def __init__(self, budget_bytes: int | None) -> None:
+        if budget_bytes is not None and budget_bytes <= 0:
+            raise GraphError(f"memory_budget must be positive, got {budget_bytes} bytes")
+        self.pool = BufferPool()
+        self.pool.budget_bytes = budget_bytes
+        self._counted_bytes = POOLED_BYTES if budget_bytes is None else 1
+
+    def count(self, value: Any) -> None:
+        """Count a value from now on."""
+        if type(value) is np.ndarray:
+            if value.nbytes >= self._counted_bytes and value.base is None:
+                self.pool.adopt(value)
+        elif type(value) is tuple:
+            for each in value:
+                self.count(each)
+
+    def fits(self, size_bytes: int) -> bool:
+        """Return whether n more bytes fit the budget."""
+        budget_bytes = self.pool.budget_bytes
+        return budget_bytes is None or self.pool.held_bytes + size_bytes <= budget_bytes
+
+    def no_room(self, what: str, size_bytes: int) -> OutOfMemoryError:
+        """The error of an array or a unit that does not fit."""
+        return OutOfMemoryError(
+            f"{what} needs {size_bytes:,} bytes, and {self.pool.held_bytes:,} of the budget of "
+            f"{self.pool.budget_bytes:,} bytes are taken by arrays that the program still refers to"
+        )
+
+
+class DeviceMemory(Memory):
+    """The memory that a session's values take on one device."""
+
+    def __init__(self, budget_bytes: int | None, place: Place) -> None:
+        super().__init__(budget_bytes)
+        self._place = place
+        self._known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+    def count(self, value: Any) -> None:
+        for each in value if type(value) is tuple else (value,):
+            buffer = each if each.base is None else each.base
+            if self._known.get(id(buffer)) is not buffer:
+                self._known[id(buffer)] = buffer
+                self.pool.adopt(buffer)
+
+    def no_room(self, what: str, size_bytes: int) -> OutOfMemoryError:
+        return OutOfMemoryError(f"on {self._place}: {super().no_room(what, size_bytes)}")
 
 
 class Found(NamedTuple):
@@ -80,8 +122,8 @@ class Session(Evaluator):
     In a ``with`` block, the arrays that are made inside belong to it, and so does all that is computed from them.
 
     Args:
-        memory_budget: Most bytes that values may take. What does not fit together is computed in the order in which
-            it was recorded, and `from_numpy` waits until there is room.
+        memory_budget: Most bytes that values may take. They are computed in the order in which they were recorded, and
+            `from_numpy` waits until there is room.
         sequential: Compute each operation in the line that records it, in order.
         dry_run: Record and check, but compute nothing.
         run_ahead: Whether what was recorded is computed before it is asked for.
@@ -120,7 +162,7 @@ class Session(Evaluator):
         self.memory = Memory(memory_budget)
         self._memories: dict[Place, DeviceMemory] = {}
         self.capture = capture
-        self.count, self.lease = self.memory.count, self.memory.lease
+        self.count = self.memory.count
         self.is_limited = memory_budget is not None or any(own.memory_budget for own in self._options.values())
         self.sequential = sequential
         self.threshold = -1 if sequential else WORTH_A_LOOK
@@ -130,13 +172,12 @@ class Session(Evaluator):
         self._runs_ahead = run_ahead
         self.takes_programs = not (dry_run or sequential or self.is_limited)
         if run_ahead and self.takes_programs:
-            self.at_once = _BRIEF
+            self.at_once = LARGE
         self._most_pending = _MOST_PENDING
         # All below is used under the lock.
         self._changed = new_condition()
         self._jobs: set[Job] = set()
         self._late: list[weakref.ref[Array]] = []  # under a budget, what the program can ask for
-        self._late_bytes = 0
         self._callbacks: dict[Record, list[Callable[[], None]]] = {}
         self._running: list[Service] = []  # at most one
         self._uses = 0  # how often the service was given something
@@ -182,7 +223,7 @@ class Session(Evaluator):
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of values on the CPU and of free buffers, now: of all values under a budget, else of large ones."""
+        """Bytes of values on the CPU, now: of all values under a budget, else of large ones."""
         return self.memory.pool.held_bytes
 
     @property
@@ -230,7 +271,6 @@ class Session(Evaluator):
     def _forget(self) -> None:
         """Drop the records that need not be computed any more."""
         with Guard(self._changed):
-            self._count_recorded()
             pending = self.pending
             for _ in range(len(pending)):
                 ref = pending.popleft()
@@ -244,20 +284,16 @@ class Session(Evaluator):
         if size_bytes < POOLED_BYTES and not self.is_limited:
             return np.empty(shape, dtype)
         with Guard(self._changed) as guard:
-            # Records need room for their values, too.
-            if not (self._has_room(size_bytes) or (desk.placing is not None and self._fit((), size_bytes))):
-                self._drain(guard)
+            if self.is_limited:
+                self._drain(guard)  # records need room for their values, too
                 if not memory.fits(size_bytes):
                     gc.collect()
                     self._drain(guard)
                 if not memory.fits(size_bytes):
                     raise memory.no_room("a new array", size_bytes)
-            return memory.take(shape, dtype)
-
-    def room(self, shape: tuple[int, ...], dtype: DType) -> Value:
-        """Memory for the value of a record."""
-        with self._changed:
-            return self.memory.take(shape, dtype)
+            value = np.empty(shape, dtype)
+            memory.count(value)
+            return value
 
     # -- asking -------------------------------------------------------------------------------------------------
 
@@ -338,40 +374,16 @@ class Session(Evaluator):
     def _take_pending(self) -> list[Record]:
         """The records that can be asked for; under a budget also those recorded earlier."""
         self.load = 0
-        self._count_recorded()
         pending = self.pending
         refs = [each for _ in range(len(pending)) if (each := pending.popleft())() is not None]
         if self.is_limited:
             refs = self._late = [each for each in self._late + refs if _node_to_compute(each) is not None]
         return [node for each in refs if (node := _node_to_compute(each)) is not None]
 
-    def _count_recorded(self) -> None:
-        recorded = self.recorded_bytes
-        self._late_bytes += sum([recorded.popleft() for _ in range(len(recorded))])
-
-    def _has_room(self, size_bytes: int) -> bool:
-        """Return whether these bytes fit beside all that was recorded, even if all of it is needed: a quick look."""
-        if not self.is_limited:
-            return True
-        self._count_recorded()
-        claimed_bytes = sum([job.claimed_bytes for job in self._jobs])
-        return desk.placing is None and self.memory.fits(size_bytes + self._late_bytes + claimed_bytes)
-
-    def _fit(self, nodes: Iterable[Record], size_bytes: int = 0) -> bool:
-        """Return whether these bytes fit beside all that was recorded or is asked for: then any order will do."""
-        # Recent records count twice if they are asked for; but other sessions may read records that no array shows.
-        if self._has_room(size_bytes + sum([bytes_of(node) for node in collect(nodes, self).new])):
-            return True
-        needs = Counter({self.memory: size_bytes + sum([job.claimed_bytes for job in self._jobs])})
-        for node in collect([*nodes, *self._take_pending()], self).new:
-            needs[self.memory_of(node)] += bytes_of(node)
-        self._late_bytes = max(0, sum(needs.values()) - size_bytes)
-        return all(memory.fits(need_bytes) for memory, need_bytes in needs.items())
-
     def memory_of(self, node: Record) -> Memory:
         """The memory that a record's value takes."""
-        place = None if desk.placing is None else accelerator_of(node)
-        if place is None or node.place is HOST:
+        place = node.place
+        if place is HOST:
             return self.memory
         if place not in self._memories:
             own = self._options[place].memory_budget if place in self._options else None
@@ -402,7 +414,7 @@ class Session(Evaluator):
         if self.is_limited:
             if self._jobs:  # the next one needs to know what room that leaves
                 return None
-            if asked and not self._fit(asked):  # in the order of recording there is room whenever there can be
+            if asked:  # in the order of recording there is room whenever there can be
                 roots = [*self._take_pending(), *asked]
         while (found := collect(roots, self)).foreign:
             self._changed.release()
@@ -417,7 +429,6 @@ class Session(Evaluator):
         wanted = found.shared.union(roots)
         del roots, asked
         job = Job(self, found.new, wanted, needed)
-        self._late_bytes = max(0, self._late_bytes - job.claimed_bytes)
         self._jobs.add(job)
         return job
 
@@ -639,4 +650,4 @@ def current() -> Session:
         ...     print(xp.current() is session)
         True
     """
-    return cast("Session", current_evaluator())
+    return cast("Session", context_evaluator.get() or Evaluator.default)

@@ -1626,7 +1626,7 @@ cdef Py_ssize_t copied_bytes = MOST_COPIED_BYTES
 
 cdef class Node:
     cdef object __weakref__
-    cdef public object op, inputs, params, shape, dtype, place, evaluator, value, error, unit, lease, handle
+    cdef public object op, inputs, params, shape, dtype, place, evaluator, value, error, unit, handle
     cdef public object _code, _instruction, size
     cdef readonly int64_t number
 
@@ -1784,7 +1784,7 @@ cdef class Desk:
         if np.PyArray_DIM(b, turn2) != sizes[2] or not sizes[1] * sizes[2] * sizes[3] or not (is_flat(a) and is_flat(b)):
             return None
         # As an elementwise operation that takes as long: few products are made from the cache, more from memory.
-        work = max(np.PyArray_SIZE(a) * sizes[3] >> 7 if axes == 2 else 0, np.PyArray_SIZE(a) + np.PyArray_SIZE(b) >> 1)
+        work = max(np.PyArray_SIZE(a) * sizes[3] >> 6 if axes == 2 else 0, np.PyArray_SIZE(a) + np.PyArray_SIZE(b))
         if work > <Py_ssize_t>left.evaluator.at_once:
             return None
         shape[0], shape[1] = sizes[1], sizes[3]
@@ -1811,9 +1811,9 @@ cdef inline int check_error() except -1:
 
 
 cdef bint is_alone(Node node, object found) noexcept:
-    """Whether nothing else can see the value of a record: that, the lease and the caller have it, which has the record, too."""
+    """Whether nothing else can see the value of a record: that and the caller have it, which has the record, too."""
     return (
-        Py_REFCNT(<PyObject *>found) == 2 + (node.lease is not None)
+        Py_REFCNT(<PyObject *>found) == 2
         and Py_REFCNT(<PyObject *>node) == 2
         and np.PyArray_BASE(<np.ndarray>found) is NULL
         and np.PyArray_ISWRITEABLE(<np.ndarray>found)

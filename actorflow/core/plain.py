@@ -1405,7 +1405,7 @@ class Node:
     """
 
     __slots__ = (
-        *("__weakref__", "_code", "_instruction", "dtype", "error", "evaluator", "handle", "inputs", "lease", "number"),
+        *("__weakref__", "_code", "_instruction", "dtype", "error", "evaluator", "handle", "inputs", "number"),
         *("op", "params", "place", "shape", "size", "unit", "value"),
     )
 
@@ -1421,14 +1421,13 @@ class Node:
     value: Any
     error: Any
     unit: Any
-    lease: Any
     handle: Any
     _code: Any
     _instruction: Any
 
     def __new__(cls, *_: Any, **__: Any) -> Any:
         node = object.__new__(cls)
-        node.op = node.value = node.error = node.unit = node.lease = node.handle = None
+        node.op = node.value = node.error = node.unit = node.handle = None
         node.inputs = node.params = ()
         node.number = _next_number()
         return node
@@ -1545,7 +1544,7 @@ class Desk:
             if node.size > limit and found[key].size > limit:
                 return False
             is_own = found.base is None and found.flags.writeable
-            if not is_own or _references(x) != _alone(node.lease is not None):
+            if not is_own or _references(x) != _alone():
                 if node.size > limit:
                     return False
                 found = found.copy()
@@ -1568,7 +1567,7 @@ class Desk:
         if not a.size or not b.size or a.shape[1] != b.shape[0] or not (_is_flat(a) and _is_flat(b)):
             return None
         # As an elementwise operation that takes as long: few products are made from the cache, more from memory.
-        work = max(a.size * b.shape[1] >> 7 if b.ndim == 2 else 0, a.size + b.size >> 1)
+        work = max(a.size * b.shape[1] >> 6 if b.ndim == 2 else 0, a.size + b.size)
         return None if work > left.evaluator.at_once else self.show(_quietly(np.matmul, a, b), left.evaluator)
 
 
@@ -1606,7 +1605,7 @@ class Loop:
         found, value = node.value, other if right is None else right.value
         if not 1 < node.size <= node.evaluator.at_once or found.base is not None or not found.flags.writeable:
             return False
-        if _references(x) != _alone(node.lease is not None):
+        if _references(x) != _alone():
             return False
         try:
             types = found.dtype, getattr(value, "dtype", type(value)), None
@@ -1659,12 +1658,10 @@ def _references(x: Any) -> tuple[int, int]:
     return getrefcount(x._node), getrefcount(x._node.value)
 
 
-def _alone(is_leased: bool) -> tuple[int, int]:
+def _alone() -> tuple[int, int]:
     """The same, as `Desk.write` sees them, for an array whose record and value nothing else refers to."""
     x = Holder()
     x._node = Node()
-    node, found, lease = x._node, np.empty(2), None
+    node, found = x._node, np.empty(2)
     node.value = found
-    if is_leased:
-        lease = [found]
-    return _references(x) if node is not lease else (0, 0)
+    return _references(x)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 import actorflow as af
 import actorflow.array as xp
 from actorflow.array import jobs
-from actorflow.array.transforms import program
+from actorflow.array.transforms import to_graph
 from actorflow.ops.cpu import blocks
 from tests.array.test_random_programs import PROGRAMS
 
@@ -30,7 +30,7 @@ def small_blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(blocks, "BLOCK", BLOCK)
         patch.setattr(jobs, "LARGE", LONG)
-        patch.setattr(program, "LARGE", LONG)
+        patch.setattr(to_graph, "LARGE", LONG)
         yield
 
 

@@ -84,8 +84,6 @@ def test_a_forgotten_record_lets_go_of_what_it_would_have_read(lazy: Session) ->
     del x, value
     assert gone() is not None  # y still needs it
     del y
-    lazy.memory.sort_out()
-    lazy.memory.pool.trim()
     assert gone() is None
 
 

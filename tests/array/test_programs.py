@@ -20,7 +20,7 @@ from actorflow.array import jobs
 from actorflow.array.record.primitives import Primitive, elementwise_primitive
 from actorflow.array.record.record import record
 from actorflow.array.record.steps import Step
-from actorflow.array.transforms.program import Given, Program
+from actorflow.array.transforms.to_graph import Given, Program
 from actorflow.ops import elementwise as ew
 from actorflow.ops.step import StepError
 from actorflow.runtime.caller import callers_device

@@ -8,32 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import actorflow as af
 import actorflow.array as xp
 from actorflow.array.jobs import Steps
-from actorflow.array.memory import Memory
 from actorflow.array.sessions import collect
 from tests.support.holders import CALLS, HOLDS, LOOKS, Call, Hold, Place, check_hold, check_holds
 
-#: Just as large as a buffer that is used again.
+#: Large enough to be written over.
 SHAPE = (1 << 18,)
 DTYPE = np.dtype(np.float32)
-
-
-class Ended:
-    """A value whose record has ended."""
-
-    def __init__(self) -> None:
-        self.memory = Memory(None)
-
-    def make(self) -> Any:
-        value = np.empty(SHAPE, DTYPE)
-        self.memory.reclaim(value)
-        return value
-
-    def is_free(self) -> bool:
-        self.memory.sort_out()
-        return bool(self.memory.pool.bucket(af.TensorSpec(SHAPE, DTYPE)).free_bytes)
 
 
 class Read:
@@ -50,15 +32,6 @@ class Read:
 
     def is_free(self) -> bool:
         return Steps(self.node.evaluator, [])._free_input(self.node, [self.node.inputs[0].value, None]) is not None
-
-
-class Leased(Read):
-    """The same of a value whose memory is used again once its record has ended."""
-
-    def make(self) -> Any:
-        value = super().make()
-        self.node.inputs[0].lease = Memory(None).lease(value)
-        return value
 
 
 class Recorded:
@@ -95,7 +68,7 @@ class WrittenOver(Recorded):
             node.inputs[0].value = None
 
 
-PLACES: list[Callable[[], Place]] = [Ended, Read, Leased]
+PLACES: list[Callable[[], Place]] = [Read]
 RECORDS: list[Callable[[], Place]] = [Recorded, Repeated, WrittenOver]
 places = pytest.mark.parametrize("place", PLACES + RECORDS)
 pytestmark = pytest.mark.usefixtures("lazy")

@@ -204,7 +204,7 @@ def test_counts_are_those_of_operations_one_by_one(known: list[Any]) -> None:
 
 def test_values_that_are_asked_for_one_by_one_are_computed_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(desk, "placing", None)
-    a = np.arange(270_000.0)  # too much to be computed in the line, and too little for a worker
+    a = np.arange(530_000.0)  # too much to be computed in the line
     with xp.session():
         x = xp.asarray(a)
         found = [x + 1.0, x * 2.0, x - 3.0]

@@ -172,7 +172,7 @@ def _reduction(
     axes = axes_of(kind.function_name, axis, len(shape))
     op = reduction_primitive(kind, axes, keepdims)
     [spec] = op.operation.infer(TensorSpec(shape, dtype))
-    params = axes, keepdims, spec.dtype
+    params = None if len(axes) == len(shape) else axes, keepdims, spec.dtype
     return op, spec.shape, spec.dtype, params, op.of_all(params)
 
 

@@ -8,12 +8,13 @@ from dataclasses import fields
 from functools import cache, lru_cache, partial
 from itertools import count
 from operator import attrgetter, itemgetter, methodcaller
+from sys import getrefcount
 from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from actorflow.core import Loop, desk
+from actorflow.core import MOST_COPIED_BYTES, Loop, desk
 from actorflow.errors import DTypeError, GraphError, ShapeError
 from actorflow.ops.indexing import Slice, numpy_key
 from actorflow.ops.linalg import Matmul
@@ -115,6 +116,23 @@ def as_recorded(found: Any, shape: tuple[int, ...], dtype: DType) -> Any:
 def copied(value: Any) -> Any:
     """A copy of an array, or of several; of the same order in memory."""
     return tuple(map(copied, value)) if type(value) is tuple else value.copy("K")
+
+
+def _calibrate() -> int:
+    view = np.empty(2)[:1]
+    base = view.base
+    return getrefcount(base)
+
+
+_IN_VIEW = _calibrate()
+
+
+def compact(value: Any, always: bool = False) -> Any:
+    """A value; of a view that alone keeps more than twice its memory, or of a small part of an array, a copy."""
+    base = value.base if type(value) is np.ndarray else None
+    if base is None or value.nbytes * 2 >= getattr(base, "nbytes", 0):
+        return value
+    return value.copy() if always or value.nbytes < MOST_COPIED_BYTES or getrefcount(base) <= _IN_VIEW else value
 
 
 def touched(op: Primitive, inputs: Sequence[Any], size: int) -> int:
@@ -227,7 +245,7 @@ def elementwise_primitive(operation: Elementwise) -> ElementwisePrimitive:
 class ReductionPrimitive(Primitive):
     """A reduction by a ufunc; it ends a chain of elementwise operations in the same pass.
 
-    Its parameters are the axes, in ascending order, ``keepdims``, and the dtype in which sums and products are formed.
+    Its parameters are the axes, None for all, ``keepdims``, and the dtype in which sums and products are formed.
     """
 
     reduction = True
@@ -242,7 +260,7 @@ class ReductionPrimitive(Primitive):
     def of_all(self, params: Any) -> Callable[..., Any]:
         """Computes it from an array alone; gives a number where no axis is left."""
         axes, keepdims, dtype = params
-        axis = axes[0] if len(axes) == 1 else axes  # NumPy takes a microsecond longer for a tuple
+        axis = axes[0] if axes is not None and len(axes) == 1 else axes  # NumPy is slower with a tuple, and with all
         return partial(self.operation.ufunc.reduce, axis=axis, keepdims=keepdims, dtype=dtype)
 
 

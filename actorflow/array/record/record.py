@@ -56,7 +56,6 @@ class Record(Node):
         number: Later records have higher ones.
         value: The result, once it is there; never written again while it can be seen.
         error: The reason why there will be no result.
-        lease: Has the value's memory used again once the record has ended; None where that is not worth it.
         unit: The job that computes it now.
         handle: The array that shows it; dead or showing another record once the user has let go of this one. None if it
             was never shown, or its value was there before.
@@ -73,7 +72,6 @@ class Record(Node):
     evaluator: Evaluator
     value: Value | None
     error: Error | None
-    lease: Lease | None
     handle: weakref.ref[Any] | None
     _code: CodeType
     _instruction: int
@@ -148,19 +146,6 @@ class Record(Node):
         return array
 
 
-class Lease:
-    """Calls ``reclaim``, from any thread, with the value of a record when that ends."""
-
-    __slots__ = ("_reclaim", "_value")
-
-    def __init__(self, value: Any, reclaim: Callable[[Any], None]) -> None:
-        self._value = value
-        self._reclaim = reclaim
-
-    def __del__(self) -> None:
-        self._reclaim(self._value)
-
-
 desk.node_type = Record
 Input = Record | Value
 #: The reason why a record has no value.
@@ -178,17 +163,15 @@ class Evaluator:
         pending: The arrays for which something was recorded, since that was planned.
         load: Elements that have to be computed for them, at most.
         threshold: The load from which on `notice` is called.
-        recorded_bytes: Under a budget, what each of these values takes at most.
         seeds: Number of random operations recorded in a dry run, which names their streams.
         takes_programs: Whether operations may be computed by programs.
         at_once: Most elements that an operation touches to be computed in the line that would record it.
         count: Called with each value that was given.
-        lease: Gives the lease of a record's value.
     """
 
     # Slots, since these are read for each record, and a session has too many attributes for shared keys.
     __slots__ = (
-        *("__weakref__", "at_once", "count", "dry_run", "is_limited", "lease", "load", "pending", "recorded_bytes"),
+        *("__weakref__", "at_once", "count", "dry_run", "is_limited", "load", "pending"),
         *("seeds", "sequential", "takes_programs", "threshold"),
     )
 
@@ -205,9 +188,7 @@ class Evaluator:
         self.pending: deque[weakref.ref[Array]] = deque()
         self.load = self.seeds = self.at_once = 0
         self.threshold: float = WORTH_A_LOOK
-        self.recorded_bytes: deque[int] = deque()
         self.count: Callable[[Any], None] = _ignore
-        self.lease: Callable[[Any], Lease | None] = _ignore
 
     def notice(self, node: Record) -> None:
         """Drop the records. Called while recording, when there are many."""
@@ -286,8 +267,6 @@ def record(
     node.handle = handle = weakref.ref(array)
     evaluator.pending.append(handle)
     evaluator.load += node.size + work
-    if evaluator.is_limited:
-        evaluator.recorded_bytes.append(bytes_of(node))
     if evaluator.load > evaluator.threshold:
         evaluator.notice(node)
     return array
@@ -404,7 +383,6 @@ def given(value: Value, evaluator: Evaluator, counted: bool = False, place: Plac
         counted: Whether the evaluator made the value.
     """
     array: Array = desk.show(value, evaluator)
-    array._node.lease = evaluator.lease(value)
     if not counted:
         evaluator.count(value)
     return array if place is HOST else array.to_device(place)

@@ -37,14 +37,11 @@ def _flatten(tree: Any, leaves: list[Any]) -> Structure:
         if kind is dict:
             parts = tuple([_flatten(each, leaves) for each in tree.values()])
             return kind, tuple(tree), parts, tuple(map(type, tree))
-        if kind is tuple or kind is list or _is_named(tree):
+        is_named = isinstance(tree, tuple) and hasattr(tree, "_fields") and kind is not TensorSpec
+        if kind is tuple or kind is list or is_named:
             return kind, (), tuple([_flatten(each, leaves) for each in tree]), ()
     leaves.append(tree)
     return None
-
-
-def _is_named(tree: Any) -> bool:
-    return isinstance(tree, tuple) and hasattr(tree, "_fields") and type(tree) is not TensorSpec
 
 
 def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:

@@ -29,7 +29,6 @@ from actorflow.array.record.record import (
     Origin,
     Record,
     Tracing,
-    bytes_of,
     computed,
     given,
     parts_of,
@@ -251,7 +250,6 @@ class _Recipe:
         place_of = {node: i for i, node in enumerate(nodes)}
         self._outputs = [place_of[node] for node in outputs]
         self._load = sum([node.size for node in nodes])
-        self._bytes = sum([*map(bytes_of, nodes)])
         work = sum([touched(node.op, node.inputs, node.size) for node in nodes if node.op is not None])
         own = reached(steps, [self._outputs[i] for i in prompt]) if work <= _BRIEF else {}
         last = {each: i for i, step in enumerate(steps) for each in step.reads}
@@ -277,8 +275,8 @@ class _Recipe:
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[Array, Any, list[Any]]:
         """The value, the other results, and the gradients for arrays in the place of the arguments'."""
-        value, *rest = self._outputs_for(arrays)
-        results = iter(rest)
+        results = iter(self._outputs_for(arrays))
+        value = next(results)
         grads = [
             unflatten(structure, results if all(flags) else [next(results) if each else None for each in flags])
             for flags, structure in self._grads
@@ -309,8 +307,6 @@ class _Recipe:
         if later:
             evaluator.pending.extend([values[i]._node.handle for i in self._outputs if i in later])
             evaluator.load += self._load if len(later) == len(self._steps) else _LATER
-            if evaluator.is_limited:
-                evaluator.recorded_bytes.append(self._bytes)
             if evaluator.load > evaluator.threshold:
                 for i in self._outputs:
                     if not values[i]._node.done:
@@ -362,9 +358,14 @@ def _slopes(value: Any, wanted: Sequence[Record]) -> list[Array]:
         raise ShapeError(f"grad: the function must return a 0-d array, got shape {value.shape}")
     if value.dtype.kind != "f":
         raise DTypeError(f"grad: the function must return a real floating array, got {value.dtype}")
-    arrays = [node.unheld() for node in wanted]  # as they were given, whatever the function has assigned to them
-    found = pull_back(value, asarray(np.ones((), value.dtype)), arrays)
-    return [zeros_like(x) if g is None else g for x, g in zip(arrays, found, strict=True)]
+    active = _active(value._node, {*wanted})
+    if not active and value._node not in wanted:
+        raise GraphError("grad: the value does not depend on any argument to differentiate by, through floating arrays")
+    backward = Backward({*wanted, *active}, _through, _total)
+    backward.seed(value._node, asarray(np.ones((), value.dtype)))
+    backward.walk(map(_Step, reversed(active)))
+    grads = [backward.grad(node) for node in wanted]
+    return [zeros_like(node.unheld()) if g is None else g for node, g in zip(wanted, grads, strict=True)]
 
 
 def _distinct(results: Sequence[Array], traced: Tracing) -> list[Array]:
@@ -380,22 +381,6 @@ def _distinct(results: Sequence[Array], traced: Tracing) -> list[Array]:
 
 
 # -- the way back -----------------------------------------------------------------------------------------------
-
-
-def pull_back(y: Array, seed: Array, wanted: Sequence[Array]) -> list[Array | None]:
-    """The gradients of arrays, from that of a result that was computed from them; None where one is zero.
-
-    Args:
-        wanted: Values to differentiate by; none of them is computed from another.
-    """
-    targets = {x._node for x in wanted}
-    active = _active(y._node, targets)
-    if not active and y._node not in targets:
-        raise GraphError("grad: the value does not depend on any argument to differentiate by, through floating arrays")
-    backward = Backward({*targets, *active}, _through, _total)
-    backward.seed(y._node, seed)
-    backward.walk(map(_Step, reversed(active)))
-    return [backward.grad(x._node) for x in wanted]
 
 
 class _Step:
