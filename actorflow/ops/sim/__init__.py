@@ -42,7 +42,10 @@ def _launcher(known: Kernel) -> Callable[..., None]:
     compute = copy if known.returns else function
 
     def launch(operation: Any, inputs: list[SimArray], outputs: list[SimArray], *frame: int) -> None:
-        launch_kernel(lambda xs, ys: compute(operation, xs, ys, *frame), inputs, outputs, operation.kind)
+        # Of weights a kernel may keep another form, as their memory on the CPU is not written again; here it may be.
+        launch_kernel(
+            lambda xs, ys: compute(operation, [x.view() for x in xs], ys, *frame), inputs, outputs, operation.kind
+        )
 
     return launch
 
