@@ -266,3 +266,11 @@ async def test_large_first_values_are_computed_in_a_thread() -> None:
         assert (await graph.run({x: 1}, fetch=[z]))[z] == 2
     here = threading.get_ident()
     assert [thread == here for thread in threads] == [False, False, True, True]
+
+
+def test_a_large_first_value_is_that_of_another_graph() -> None:
+    inner, outer = af.Graph("inner"), af.Graph("outer")
+    w = inner.variable("w", (1 << 17,), init=lambda spec, _: np.full(spec.shape, 2, spec.dtype))
+    twice = 2 * w
+    y = 1 + outer.variable("v", (1 << 17,), init=lambda *_: inner.run_sync()[twice])
+    assert outer.run_sync()[y].tolist() == [5.0] * (1 << 17)
