@@ -508,7 +508,9 @@ class Engine:
         if within.get() is not None and not self._is_shared and turns_to_wait():
             return None
         program = self._known(self._key(fetch, feeds, None, is_partial))
-        if program is None or (program.exchange is None and not program.per_item):
+        if program is None or program.draws:
+            return None
+        if program.exchange is None and not program.per_item:
             return program
         if program.exchange is None:
             return None  # which `begin` refuses
@@ -553,7 +555,7 @@ class Engine:
             if program is not None:
                 _check_streamed(program, streamed)
             ticket = None
-            if program is None or (self.queue.closed and not self.queue.holds(permit)):
+            if program is None or (not self.queue.holds(permit) and (self.queue.closed or program.draws)):
                 ticket = self.queue.enter()  # before the next has its turn
             else:
                 frame = self.start(program, feeds, atomic)
@@ -708,9 +710,10 @@ class Engine:
         program = self._known(key)
         if program is None:
             if not await prepared(ticket):
-                program = await in_slices(self._making_one(key))
-                if program is not None:
-                    await program.draw()
+                await in_slices(self._making_one(key))
+            return None
+        if program.draws:
+            await program.draw()
             return None
         exchange = program.exchange
         waiting = None if exchange is None else exchange.peers.prepare(exchange)
