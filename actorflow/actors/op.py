@@ -317,9 +317,8 @@ class OpActor(core.Op, ABC):
     def hand_over(self, frame: Frame) -> None:
         if self.lanes and self.lane.outstanding and not frame.is_on_a_lane:
             with suppress(DeviceError):  # its own lane has a thread, if that one gets none
-                self._put(frame, min(self.lanes, key=attrgetter("outstanding")))
-                return
-        self._put(frame, self.lane)
+                return self._put(frame, min(self.lanes, key=attrgetter("outstanding")))
+        return self._put(frame, self.lane)
 
     def _put(self, frame: Frame, lane: Lane) -> None:
         shift = Shift(self, frame)

@@ -204,10 +204,9 @@ class Turnstile:
     def enter_alone(self, frame: Any, actor: Any, elsewhere: bool = False) -> bool:
         """Return whether the frame may run the op now, and no other one does; otherwise nothing has happened."""
         with counting:
-            if self._next is not frame or self.running or not self._enter(frame, actor):
-                return False
-            self.is_elsewhere = elsewhere
-        return True
+            is_alone = self._next is frame and not self.running and self._enter(frame, actor)
+            self.is_elsewhere |= is_alone and elsewhere
+        return is_alone
 
     def leave(self) -> None:
         """A frame that had entered is done with the op."""
@@ -1288,11 +1287,10 @@ class Shift:
         while ready and not frame.halted:
             op = ready.popleft()
             turnstile = op.turnstile
-            if op is not self.first and turnstile is not None:
-                may_enter = turnstile.enter_alone(frame, op, op.lane is not self.lane)
-                if not may_enter:
-                    self._tell(op)
-                    continue
+            is_away = op.lane is not self.lane
+            if turnstile is not None and op is not self.first and not turnstile.enter_alone(frame, op, is_away):
+                self._tell(op)
+                continue
             self.at = op
             if frame.monitor is not None:
                 op.show(frame, RUNNING)

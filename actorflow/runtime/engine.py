@@ -49,7 +49,7 @@ from actorflow.runtime.portal import Turns
 from actorflow.runtime.program import Program, Result, check_unneeded, checked_feeds
 from actorflow.runtime.resources import Resources
 from actorflow.runtime.taps import Tap
-from actorflow.spec import Length, Lengths, TensorSpec
+from actorflow.spec import Length, Lengths
 from actorflow.threads import forget_in_child, held_at_fork, in_thread
 from actorflow.trace.counters import Monitor, NodeNote
 
@@ -202,7 +202,8 @@ class Engine:
                 self._planned[key] = plan
             if not _is_unfelt(plan):
                 return False
-            feeds = {blob: _zeros(plan.slots[slot].spec) for blob, slot in plan.feeds.items()}
+            specs = {blob: plan.slots[slot].spec for blob, slot in plan.feeds.items()}
+            feeds = {blob: np.zeros(spec.shape, spec.dtype) for blob, spec in specs.items()}
             for _ in range(_WARM_RUNS):
                 await self.run(feeds, key[0])
         return True
@@ -971,7 +972,3 @@ def _check_streamed(program: Program, streamed: bool) -> None:
             f"graph {program.graph.name!r} computes {names} for each item of an op that emits: take the results by "
             "graph.stream(), or join the items by af.collect, and fetch what that gives"
         )
-
-
-def _zeros(spec: TensorSpec) -> npt.NDArray[Any]:
-    return np.zeros(spec.shape, spec.dtype)
