@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from asyncio import CancelledError
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -23,7 +24,7 @@ from actorflow.core import Shift, Turnstile, clock_ns, release
 from actorflow.devices.base import Fence, Lane, Stopped
 from actorflow.devices.cpu import WorkerLane
 from actorflow.devices.memory import IN_TWO_LISTS, OWNERS, Bucket
-from actorflow.errors import GraphError, OpError
+from actorflow.errors import DeviceError, GraphError, OpError
 from actorflow.graph.graph import Graph
 from actorflow.graph.nodes import Op
 from actorflow.interchange import as_array, read_only, to_numpy
@@ -314,10 +315,15 @@ class OpActor(core.Op, ABC):
         return clock_ns()
 
     def hand_over(self, frame: Frame) -> None:
-        lane, shift = self.lane, Shift(self, frame)
+        if self.lanes and self.lane.outstanding and not frame.is_on_a_lane:
+            with suppress(DeviceError):  # its own lane has a thread, if that one gets none
+                return self._put(frame, min(self.lanes, key=attrgetter("outstanding")))
+        return self._put(frame, self.lane)
+
+    def _put(self, frame: Frame, lane: Lane) -> None:
+        shift = Shift(self, frame)
         assert isinstance(lane, WorkerLane)
-        if self.lanes and lane.outstanding and not frame.is_on_a_lane:
-            lane = min(self.lanes, key=attrgetter("outstanding"))
+        if lane is not self.lane:
             shift.go_to(lane, self._key_on(lane, frame.trace))
         fence = lane.fence(_run_shift, shift, _shift_passed, False)
         frame.outstanding[self] = fence  # before the loop can be told of its end

@@ -146,6 +146,7 @@ cdef class Ring:
 
 cdef class Turnstile:
     cdef public Py_ssize_t limit, running
+    cdef public bint is_elsewhere
     cdef public object parked
     cdef object _next
     cdef object _later
@@ -177,7 +178,7 @@ cdef class Turnstile:
         return 0
 
     def enter(self, frame, actor):
-        if self._next is frame and self.running < self.limit:
+        if self._next is frame and self.running < self.limit and not self.is_elsewhere:
             self.go_in()
             return True
         if self.parked is None:
@@ -185,17 +186,19 @@ cdef class Turnstile:
         self.parked[frame] = actor
         return False
 
-    cdef bint go_in_alone(self, frame) except -1:
+    cdef bint go_in_alone(self, frame, bint elsewhere) except -1:
         if self._next is not frame or self.running or self.limit < 1:
             return False
+        self.is_elsewhere = elsewhere
         self.go_in()
         return True
 
-    def enter_alone(self, frame, actor):
-        return self.go_in_alone(frame)
+    def enter_alone(self, frame, actor, elsewhere=False):
+        return self.go_in_alone(frame, elsewhere)
 
     cdef inline int go_out(self) except -1:
         self.running -= 1
+        self.is_elsewhere = False
         if self.parked:
             self.admit()
         return 0
@@ -214,7 +217,7 @@ cdef class Turnstile:
 
     cpdef admit(self):
         frame = self._next
-        if frame is not None and self.running < self.limit:
+        if frame is not None and self.running < self.limit and not self.is_elsewhere:
             actor = self.parked.pop(frame, None) if self.parked else None
             if actor is not None:
                 frame.ready.append((actor, frame))
@@ -908,7 +911,7 @@ cdef class Op:
             return False
         if PyDict_Size(frame.fences) and self in frame.fences:
             return False
-        return self.turnstile is None or self.turnstile.go_in_alone(frame)
+        return self.turnstile is None or self.turnstile.go_in_alone(frame, False)
 
     cdef int64_t perform(self, Frame frame, int64_t begin_ns) except -1:
         """Call it on the loop's thread; a call that begins behind another one begins when that has ended."""
@@ -1032,9 +1035,8 @@ cdef class Op:
             self.let_go(frame, values)
         return 0
 
-    cdef bint find_loop(self, list values, np.ndarray out) except -1:
-        """Look for the loop of the function of NumPy that is for exactly these types, as NumPy does."""
-        cdef ufunc function = self._ufunc
+    cdef bint find_loop(self, ufunc function, list values, np.ndarray out) except -1:
+        """Look for the loop of a function of NumPy that is for exactly these types, as NumPy does."""
         cdef Py_ssize_t i, j, nargs = function.nargs
         for j in range(nargs):
             i = self._slots[min(j, self._nin - 1)]
@@ -1058,7 +1060,8 @@ cdef class Op:
         cdef Py_ssize_t i, j
         cdef np.ndarray array, out
         cdef PyObject *value
-        cdef bint reduces = self._ufunc.nin > self._nin
+        cdef ufunc function = self._ufunc  # which another thread forgets where it cannot be called
+        cdef bint reduces = function.nin > self._nin
         for i in range(self._nin):
             value = PyList_GET_ITEM(values, self._slots[i])
             if type(<object>value) is not np.ndarray or not np.PyArray_ISCARRAY_RO(<np.ndarray>value):
@@ -1089,9 +1092,9 @@ cdef class Op:
             pointers[i] = np.PyArray_BYTES(array)
         if reduces and np.PyArray_SIZE(out) != 1:
             count = 0
-        if count and self._loop is NULL and not self.find_loop(values, out):
+        if count and self._loop is NULL and not self.find_loop(function, values, out):
             count = 0
-        if not count or np.PyArray_TYPE(out) != self._types[self._ufunc.nargs - 1]:
+        if not count or np.PyArray_TYPE(out) != self._types[function.nargs - 1]:
             self._ufunc = None  # all calls of a program have these types and shapes
             return False
         if reduces:  # the first one, then the others
@@ -1388,9 +1391,10 @@ cdef class Shift:
             if next > 64:
                 del ready[:next]
                 next = 0
-            if op.turnstile is not None and op is not self.first and not op.turnstile.go_in_alone(frame):
-                self.tell(op)
-                continue
+            if op.turnstile is not None and op is not self.first:
+                if not op.turnstile.go_in_alone(frame, op.lane is not self.lane):
+                    self.tell(op)
+                    continue
             self.at = op
             op.display(frame, C_RUNNING)
             self.begun_ns = clock_ns()

@@ -146,13 +146,15 @@ class Turnstile:
     Attributes:
         limit: Number of frames that may run the op at once; more than there can be where nothing limits that.
         running: Number of frames that have entered and not left.
+        is_elsewhere: Whether the one that runs does so on another lane than the op's: no other may enter meanwhile.
         parked: Actors that wait until their frame may enter.
     """
 
-    __slots__ = ("_later", "_next", "limit", "parked", "running")
+    __slots__ = ("_later", "_next", "is_elsewhere", "limit", "parked", "running")
 
     def __init__(self, limit: int | None) -> None:
         self.running = 0
+        self.is_elsewhere = False
         self.limit = maxsize if limit is None else limit
         # Mostly one frame at most is expected, and there is a turnstile per op: an empty deque takes over 600 bytes.
         self._next: Any = None
@@ -185,7 +187,7 @@ class Turnstile:
         return self._enter(frame, actor)
 
     def _enter(self, frame: Any, actor: Any) -> bool:
-        if self._next is frame and self.running < self.limit:
+        if self._next is frame and self.running < self.limit and not self.is_elsewhere:
             self.running += 1
             if self._later:
                 self._next = self._later.popleft()
@@ -199,15 +201,18 @@ class Turnstile:
         self.parked[frame] = actor
         return False
 
-    def enter_alone(self, frame: Any, actor: Any) -> bool:
+    def enter_alone(self, frame: Any, actor: Any, elsewhere: bool = False) -> bool:
         """Return whether the frame may run the op now, and no other one does; otherwise nothing has happened."""
         with counting:
-            return self._next is frame and not self.running and self._enter(frame, actor)
+            is_alone = self._next is frame and not self.running and self._enter(frame, actor)
+            self.is_elsewhere |= is_alone and elsewhere
+        return is_alone
 
     def leave(self) -> None:
         """A frame that had entered is done with the op."""
         with counting:
             self.running -= 1
+            self.is_elsewhere = False
             if self.parked:
                 self.admit()
 
@@ -225,7 +230,7 @@ class Turnstile:
     def admit(self) -> None:
         """Make the next frame's actor ready if it is parked and may enter."""
         frame = self._next
-        if frame is not None and self.running < self.limit:
+        if frame is not None and self.running < self.limit and not self.is_elsewhere:
             actor = self.parked.pop(frame, None) if self.parked else None
             if actor is not None:
                 frame.ready.append((actor, frame))
@@ -1282,7 +1287,8 @@ class Shift:
         while ready and not frame.halted:
             op = ready.popleft()
             turnstile = op.turnstile
-            if turnstile is not None and op is not self.first and not turnstile.enter_alone(frame, op):
+            is_away = op.lane is not self.lane
+            if turnstile is not None and op is not self.first and not turnstile.enter_alone(frame, op, is_away):
                 self._tell(op)
                 continue
             self.at = op

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 _Blobs = TypeVar("_Blobs", bound="Blob | Sequence[Blob]")
 
-#: Held while a variable's first value is computed: a thread may do that, and others ask for it meanwhile.
-_drawing = held_at_fork(RLock(), is_outer=True)
+#: Locks held while first values are computed, one for each variable: a thread may need what another one computes.
+_drawing: dict[Variable, Any] = {}
 #: Where the library's own lines are, which errors leave out.
 PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 #: Programs of this package's own, whose lines are users' lines.
@@ -292,8 +292,11 @@ class Variable(Blob):
             (<SimArray float32[2] on sim:0>, array([1., 2.], dtype=float32))
         """
         if self._value is None:
-            with _drawing:
-                self._draw()
+            try:
+                with _drawing.setdefault(self, held_at_fork(RLock(), is_outer=True)):
+                    self._draw()
+            finally:
+                _drawing.pop(self, None)
         return self._value
 
     def _draw(self) -> None:

@@ -49,7 +49,7 @@ from actorflow.runtime.portal import Turns
 from actorflow.runtime.program import Program, Result, check_unneeded, checked_feeds
 from actorflow.runtime.resources import Resources
 from actorflow.runtime.taps import Tap
-from actorflow.spec import Length, Lengths, TensorSpec
+from actorflow.spec import Length, Lengths
 from actorflow.threads import forget_in_child, held_at_fork, in_thread
 from actorflow.trace.counters import Monitor, NodeNote
 
@@ -202,7 +202,8 @@ class Engine:
                 self._planned[key] = plan
             if not _is_unfelt(plan):
                 return False
-            feeds = {blob: _zeros(plan.slots[slot].spec) for blob, slot in plan.feeds.items()}
+            specs = {blob: plan.slots[slot].spec for blob, slot in plan.feeds.items()}
+            feeds = {blob: np.zeros(spec.shape, spec.dtype) for blob, spec in specs.items()}
             for _ in range(_WARM_RUNS):
                 await self.run(feeds, key[0])
         return True
@@ -508,7 +509,9 @@ class Engine:
         if within.get() is not None and not self._is_shared and turns_to_wait():
             return None
         program = self._known(self._key(fetch, feeds, None, is_partial))
-        if program is None or (program.exchange is None and not program.per_item):
+        if program is None or program.draws:
+            return None
+        if program.exchange is None and not program.per_item:
             return program
         if program.exchange is None:
             return None  # which `begin` refuses
@@ -553,7 +556,7 @@ class Engine:
             if program is not None:
                 _check_streamed(program, streamed)
             ticket = None
-            if program is None or (self.queue.closed and not self.queue.holds(permit)):
+            if program is None or (not self.queue.holds(permit) and (self.queue.closed or program.draws)):
                 ticket = self.queue.enter()  # before the next has its turn
             else:
                 frame = self.start(program, feeds, atomic)
@@ -708,9 +711,10 @@ class Engine:
         program = self._known(key)
         if program is None:
             if not await prepared(ticket):
-                program = await in_slices(self._making_one(key))
-                if program is not None:
-                    await program.draw()
+                await in_slices(self._making_one(key))
+            return None
+        if program.draws:
+            await program.draw()
             return None
         exchange = program.exchange
         waiting = None if exchange is None else exchange.peers.prepare(exchange)
@@ -968,7 +972,3 @@ def _check_streamed(program: Program, streamed: bool) -> None:
             f"graph {program.graph.name!r} computes {names} for each item of an op that emits: take the results by "
             "graph.stream(), or join the items by af.collect, and fetch what that gives"
         )
-
-
-def _zeros(spec: TensorSpec) -> npt.NDArray[Any]:
-    return np.zeros(spec.shape, spec.dtype)

@@ -214,6 +214,7 @@ class Program:
         looks_on: Whether more is done with a frame's results than to return them.
         per_item: Names of results that are returned for each item of an op that emits, and not once in a frame.
         is_partial: Whether its frames go on without failed ops.
+        draws: Whether a run should await `draw` before it starts a frame.
     """
 
     def __init__(self, plan: Plan, built: Builder, resources: Resources) -> None:
@@ -249,6 +250,7 @@ class Program:
 
         self._variables_read, self.uses, self._weights = built.variables_read, built.uses, built.weights
         self._unread = [] if options.dry_run else [resources.variable_actor(variable) for variable in plan.reads]
+        self.draws = bool(self._unread)
         for slot_index in plan.feeds.values():
             for op in plan.slots[slot_index].consumers:
                 pending[built.receivers[op].index] -= 1
@@ -324,6 +326,7 @@ class Program:
             if size_bytes > CHEAP_BYTES:
                 await aside(lambda: [variable.held for variable in variables], size_bytes)
             await in_slices(self._preparing())
+        self.draws = False
 
     def _preparing(self) -> Steps[None]:
         while self._unread:

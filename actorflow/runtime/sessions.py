@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
 from heapq import nsmallest
 from itertools import count
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -195,9 +195,9 @@ class Session:
     def is_open(self) -> bool:
         return not self._why
 
-    def run(
+    async def run(
         self, feeds: Mapping[Any, Any], *, priority: float | None = None, timeout: float | None = None
-    ) -> Coroutine[Any, Any, Result]:
+    ) -> Result:
         """Compute a step, in a frame with those of other sessions. Steps of one session are computed in order.
 
         Args:
@@ -212,26 +212,23 @@ class Session:
                 whose result was returned.
         Cancellation: returns at once, and the state stays likewise.
         """
-        return self._step(feeds, priority, timeout)
-
-    async def _step(self, feeds: Mapping[Any, Any] | Request, priority: float | None, timeout: float | None) -> Result:
-        """`run`, also of what was read already."""
         self._rows.check_caller()  # before it waits for a step that waits for it
+        request: Any = feeds  # of an iteration, what was read already
         self._calls += 1
         try:
             await self._turn.acquire()
             try:
                 self._check_open()
-                if self._ahead is not None and self._ahead is not feeds:
+                if self._ahead is not None and self._ahead is not request:
                     self._rewind()
                 if self._held is not None:
-                    request = feeds if isinstance(feeds, Request) else self._rows.read(feeds)
+                    request = request if isinstance(request, Request) else self._rows.read(feeds)
                     if self._held.count + request.adds > self._held.room:
                         limits = [each for each in (timeout, self._slot_timeout_s) if each is not None]
                         await self._held.reserve(request.adds, min(limits, default=None))
                         self._check_open()  # it may have been closed when it had just got blocks
-                    feeds = request
-                return await self._batcher._run(feeds, self._priority if priority is None else priority, timeout, self)
+                own = self._priority if priority is None else priority
+                return await self._batcher._run(request, own, timeout, self)
             finally:
                 self._request = self._ahead
                 self._turn.release()
@@ -283,7 +280,7 @@ class Session:
                 elif ahead.left:
                     if request.error is not None:
                         request.fail()
-                    yield await self._step(request, priority, timeout)
+                    yield await self.run(cast(Any, request), priority=priority, timeout=timeout)
         finally:
             if self._ahead is request:
                 self._rewind()

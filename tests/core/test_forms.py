@@ -330,6 +330,17 @@ class TestTurnstile:
         turnstile.leave()
         assert turnstile.enter_alone(second, "second")
 
+    def test_nobody_enters_beside_a_call_on_another_lane(self, form: Any) -> None:
+        turnstile, (first, second) = form.Turnstile(None), self.frames(form, 2)
+        turnstile.expect(first)
+        turnstile.expect(second)
+        assert turnstile.enter_alone(first, "first", True)
+        assert not turnstile.enter(second, "second"), "its lane would not keep it behind the first"
+        assert [*second.ready] == []
+        turnstile.leave()
+        assert [*second.ready] == [("second", second)]
+        assert turnstile.enter(second, "second")
+
     def test_a_frame_that_stops_lets_the_next_one_come(self, form: Any) -> None:
         turnstile, (first, second, third) = form.Turnstile(1), self.frames(form, 3)
         for frame in (first, second, third):
@@ -388,6 +399,21 @@ class TestShift:
         assert not shift.run()
         assert program.handed == [2]
         assert rows(program.trace) == [(6 << 40, 0), (6 << 40 | 1, 0)]
+
+    @pytest.mark.parametrize("lanes", ["aaaa", "abba"])
+    def test_functions_of_other_lanes_are_alone(self, form: Any, lanes: str) -> None:
+        elsewhere = []
+
+        def compute(op: Any, frame: Any) -> None:
+            elsewhere.append(op.turnstile is not None and op.turnstile.is_elsewhere)
+            add_one(op, frame)
+
+        program = Program(form, compute, lanes)
+        frame, program.ops[1].turnstile = program.frame(), form.Turnstile(None)
+        program.ops[1].turnstile.expect(frame)
+        self.run(program, frame)
+        assert elsewhere == [False, lanes[1] == "b", False, False]
+        assert not program.ops[1].turnstile.is_elsewhere
 
     def test_other_frames_wait_and_its_own_does_not(self, form: Any) -> None:
         program = Program(form, add_one)

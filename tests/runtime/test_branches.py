@@ -13,6 +13,7 @@ from actorflow import loop
 from actorflow.core import FOREVER_NS
 from actorflow.devices.cpu import CPU, WorkerLane
 from actorflow.devices.team import team
+from actorflow.errors import DeviceError
 from actorflow.ops import Operation, kernel
 from actorflow.runtime import branches
 from actorflow.runtime.branches import Branches
@@ -159,6 +160,28 @@ async def test_frames_in_flight_are_computed_side_by_side(monkeypatch: pytest.Mo
         tracks = graph.engine.trace.tracks
         calls = graph.engine.trace.since(3)
         assert sorted(tracks[track] for track in calls.track.tolist()) == ["cpu main"] * 4 + ["cpu main.1"] * 2
+
+
+async def test_frames_share_a_lane_where_others_get_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(lane: WorkerLane) -> None:
+        if lane.name != "main":
+            raise DeviceError("no thread")
+        start(lane)
+
+    start = WorkerLane._start_thread
+    monkeypatch.setattr(WorkerLane, "_start_thread", refuse)
+    monkeypatch.setattr(CPU, "parallel_lanes", classmethod(lambda _cls: 2))
+    graph = af.Graph("frames")
+    x = graph.blob("x", (2,), "float64")
+    y = graph.op("free", Witnessed())(x)
+    async with graph:
+        await graph.run({x: [0.0, 0.0]})
+        (program,) = graph.engine._programs.values()
+        program.ops[0].inline_ns = -1
+        seen.clear()
+        results = await asyncio.gather(*[graph.run({x: [n, 0.0]}) for n in range(3)])
+    assert [result[y][0] for result in results] == [1, 2, 3]
+    assert seen == ["actorflow-main"] * 3
 
 
 async def test_tasks_on_the_loop_take_no_core_from_blas() -> None:

@@ -266,3 +266,43 @@ async def test_large_first_values_are_computed_in_a_thread() -> None:
         assert (await graph.run({x: 1}, fetch=[z]))[z] == 2
     here = threading.get_ident()
     assert [thread == here for thread in threads] == [False, False, True, True]
+
+
+def test_a_large_first_value_is_that_of_another_graph() -> None:
+    inner, outer = af.Graph("inner"), af.Graph("outer")
+    w = inner.variable("w", (1 << 17,), init=lambda spec, _: np.full(spec.shape, 2, spec.dtype))
+    twice = 2 * w
+    y = 1 + outer.variable("v", (1 << 17,), init=lambda *_: inner.run_sync()[twice])
+    assert outer.run_sync()[y].tolist() == [5.0] * (1 << 17)
+
+
+async def test_a_run_waits_for_the_first_values_that_another_had_computed() -> None:
+    loop, begun, may_end = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    threads: list[int] = []
+
+    def init(spec: af.TensorSpec, name: str) -> np.ndarray:
+        threads.append(threading.get_ident())
+        loop.call_soon_threadsafe(begun.set)
+        may_end.wait(60)
+        return np.ones(spec.shape, spec.dtype)
+
+    graph = af.Graph("large")
+    x = graph.blob("x", ())
+    y = x + af.ops.max(graph.variable("v", (1 << 17,), init=init))
+    z = x - af.ops.max(graph.variable("w", (1 << 17,), init=init))
+    async with graph:
+        first = asyncio.create_task(graph.run({x: 1}, fetch=[y]))
+        await begun.wait()
+        first.cancel()
+        await asyncio.wait([first])
+        second = asyncio.create_task(graph.run({x: 1}, fetch=[y]))
+        loop.call_later(0, may_end.set)
+        assert (await second)[y] == 2
+        graph.pause()
+        paused = asyncio.create_task(graph.run({x: 1}, fetch=[z]))
+        await asyncio.sleep(0)
+        graph.step()
+        assert (await paused)[z] == 0
+    assert first.cancelled()
+    assert len(threads) == 2
+    assert threading.get_ident() not in threads

@@ -71,7 +71,9 @@ async def test_steps_of_one_session_are_computed_in_order() -> None:
     sums = Sums()
     async with sums.graph, sums.graph.batched(in_flight=3) as batcher, batcher.session() as session:
         assert await asyncio.gather(*[sums.step(session, n) for n in (1, 2, 3)]) == [101, 103, 106]
-    assert sums.frames == [[1], [2], [3]]
+        mapped = af.pipeline.source([{sums.x: [[n]]} for n in (4, 5)]).map(session.run)  # on the loop, as it is async
+        assert [result[sums.y][0] async for result in mapped] == [110, 115]
+    assert sums.frames == [[1], [2], [3], [4], [5]]
 
 
 async def test_a_step_that_is_cancelled_leaves_the_state_even_in_the_turn_of_its_end() -> None:

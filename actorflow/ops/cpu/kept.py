@@ -34,7 +34,7 @@ class Kept:
         if found is None:
             if len(self._made) >= _MOST_MADE:
                 self._made = {}
-            found = self._made[key] = make()
+            found = self._made.setdefault(key, make())  # two threads that make it both have the same one
         return found
 
     def derived(self, form: Hashable) -> Derived:
@@ -132,8 +132,5 @@ def _reference(array: Array) -> Callable[[], Array | None]:
 
 def kept(operation: Operation) -> Kept:
     """The memory of an operation's kernels."""
-    own = operation.__dict__
-    found: Kept | None = own.get(KEPT)
-    if found is None:
-        found = own[KEPT] = Kept()
-    return found
+    found: Kept | None = operation.__dict__.get(KEPT)
+    return operation.__dict__.setdefault(KEPT, Kept()) if found is None else found
