@@ -253,7 +253,9 @@ def test_branches_inside_of_different_types() -> None:
 def test_places_and_parts_of_sequences() -> None:
     text = """
         <ir_version: 8, opset_import: ["": 17]>
-        places (float[n] x, int64 at, int64[k] sizes) => (seq(float) none, seq(float) more, seq(float) parts) {
+        places (float[n] x, int64 at, int64[k] sizes, float[unread] z) => (
+            seq(float) none, seq(float) more, seq(float) parts
+        ) {
             none = SequenceEmpty ()
             two = SequenceConstruct (x, x)
             y = Neg (x)
@@ -262,7 +264,7 @@ def test_places_and_parts_of_sequences() -> None:
         }
     """
     x = np.arange(3, dtype=np.float32)
-    fed = [{"x": x, "at": np.array(at), "sizes": np.array([3, 0])} for at in (-2, -1, 0, 2)]
+    fed = [{"x": x, "at": np.array(at), "sizes": np.array([3, 0]), "z": x} for at in (-2, -1, 0, 2)]
     model = check_file(text, *fed)
     with pytest.raises(af.OpError, match="a sequence of 2 tensors has no place -3"):
         model.run_sync(fed[0] | {"at": np.array(-3)})
