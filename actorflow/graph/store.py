@@ -122,6 +122,8 @@ class Store:
         nodes = [node for node in self.nodes.values() if node.id >= first_id]
         if nodes:
             self.delete(nodes)
+        for body in {scope.body for scope in self.scopes.values() if scope.body is not None}:  # which stay
+            body.captured = {blob: own for blob, own in body.captured.items() if own.id < first_id}
 
     def withdraw(self, op: Op) -> None:
         """Take out an op whose first connection has failed. It may come back: see `put_back`."""

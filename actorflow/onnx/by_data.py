@@ -34,6 +34,8 @@ _Function = Callable[..., Any]
 FUNCTIONS: dict[str, _Function] = {}
 #: The type of what only a run knows more of: a tensor, a sequence (a list of tensors), or None.
 OBJECT = TensorSpec((), np.dtype(object))
+#: A place from which on a part goes to the end of an axis.
+FAR = 2**31 - 1
 #: Operators whose outputs have the shape of the first input, whatever their parameters are.
 SAME = {"CumSum", "CumProd", "Dropout"}
 #: Operators that give one number, whatever they are given.
@@ -116,7 +118,9 @@ def _kept(value: Any, arrays: Sequence[Array]) -> Any:
     if value is None:
         return None
     if isinstance(value, list):
-        found = [_kept(each.copy() if each.flags.writeable else each, arrays) for each in value]
+        found = [
+            _kept(each.copy() if each.flags.writeable or not each.flags.owndata else each, arrays) for each in value
+        ]
         for each in found:
             each.flags.writeable = False
         return found
@@ -180,18 +184,18 @@ def _sequence(value: Any) -> list[Any]:
     return [*map(np.asarray, value)]
 
 
-def _place(number: Array, length: int) -> int:
-    """A place in a sequence, counted from the front."""
+def _place(number: Array, length: int, behind: int = 0) -> int:
+    """A place in a sequence, or so many behind it, counted from the front."""
     at = int(number.reshape(()))
-    if not -length <= at < length:
-        raise IndexError(f"a sequence of places {-length} to {length - 1} has no place {at}")
-    return at % length
+    if not -length <= at < length + behind:
+        raise IndexError(f"a sequence of {length} tensors has no place {at}")
+    return at + length if at < 0 else at
 
 
 @_function("SequenceInsert")
 def _with_part(settings: Settings, sequence: Any, part: Array, at: Array | None = None) -> list[Array]:
     made = _sequence(sequence)
-    made.insert(len(made) if at is None else _place(at, len(made) + 1), part)
+    made.insert(len(made) if at is None else _place(at, len(made), 1), part)
     return made
 
 
@@ -200,6 +204,19 @@ def _with_place(settings: Settings, sequence: Any, at: Array | None = None) -> A
     made = _sequence(sequence)
     part = made.pop(len(made) - 1 if at is None else _place(at, len(made)))
     return part.copy() if settings["operator"] == "SequenceAt" else made
+
+
+@_function("SplitToSequence")
+def _parts(settings: Settings, x: Array, split: Array | None = None) -> list[Array]:
+    """Parts of these sizes, or of one size, of which the last one may be smaller."""
+    axis = settings.get("axis", 0)
+    length = x.shape[axis]
+    sizes: Any = np.array(1) if split is None else split
+    if (sizes.size and sizes.min() < 1 - sizes.ndim) or (sizes.ndim and sizes.sum() != length):
+        raise ValueError(f"an axis of length {length} cannot be split into parts of size {sizes.tolist()}")
+    ends = sizes.cumsum() if sizes.ndim else np.arange(sizes, length + sizes, sizes)
+    found = np.split(x, ends, axis)[:-1]
+    return found if split is not None or settings.get("keepdims", 1) else [each.squeeze(axis) for each in found]
 
 
 @_function("Identity", "Optional", "OptionalGetElement")
@@ -253,6 +270,23 @@ def _non_max_suppression(
 @_function("Resize", "Upsample")
 def _resize(settings: Settings, x: Array, *given: Any) -> Array:
     return resized(settings, x, *given)
+
+
+def part(start: int, end: int, step: int, length: int) -> slice:
+    """A slice as Python's: places beyond an end of the axis are the one at that end."""
+    if step > 0:
+        return slice(*slice(start, end, step).indices(length))
+    begin, stop = (place + length if place < 0 else place for place in (start, end))
+    return slice(min(max(begin, 0), length - 1), None if stop < 0 or stop in (FAR, 2**63 - 1) else stop, step)
+
+
+@_function("Slice")
+def _slice(settings: Settings, x: Array, starts: Array, ends: Array, axes: Any = None, steps: Any = None) -> Array:
+    key = [slice(None)] * x.ndim
+    for i, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        axis, step = i if axes is None else int(axes[i]), 1 if steps is None else int(steps[i])
+        key[axis] = part(start, end, step, x.shape[axis])
+    return x[tuple(key)]
 
 
 @_function("Pad")

@@ -104,7 +104,7 @@ def with_stacks(nodes: Sequence[NodeProto], outputs: Sequence[str]) -> Sequence[
         for i in reversed(gone):
             node = _with_stack(node, i, stacked)
         found.append(node)
-    left = {name for node in found for name in names_read(node)}
+    left = {*outputs, *[name for node in found for name in names_read(node)]}
     return [node for node in found if not (node.op_type == "SequenceEmpty" and node.output[0] not in left)]
 
 
@@ -216,6 +216,8 @@ def _repeated(
             for i, each in enumerate(others)
         ]
         types[:] = [(begin.spec, each.spec) for begin, each in zip(carried, made, strict=False)]
+        if any(begin != each for begin, each in types):
+            raise GraphError("what is carried on is of another type")
         return condition, made
 
     def step(state: Sequence[Blob], _: Sequence[Blob]) -> tuple[list[Blob], list[Blob]]:

@@ -152,7 +152,8 @@ class Lowering:
             for position, output in enumerate(proto.output):
                 if output:
                     self._made_by[output] = proto
-                    values[output] = given[position] if position < len(given) else None
+                    values[output] = value = given[position] if position < len(given) else None
+                    self._has_objects = self._has_objects or _is_object(value)
             for each in read_by[i]:
                 unread[each] -= 1
                 value = values.get(each)
@@ -235,8 +236,6 @@ class Lowering:
             shape = () if proto.op_type in by_data.SCALAR else first.shape if is_same and first is not None else None
             shape, dtype = self.declared.get(output) or (shape, None)
             dtype = dtype or _dtype_of(schema, i, first if is_known else None)
-            if shape is None or dtype is None:
-                self._has_objects = True
             specs.append(by_data.OBJECT if shape is None or dtype is None else TensorSpec(shape, dtype))
         given = tuple([value is not None for value in inputs])
         operation = by_data.by_data(proto.op_type, proto.domain, attributes, opset, given, specs)

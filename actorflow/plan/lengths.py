@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from actorflow.errors import DTypeError, FeedError, GraphError, ShapeError, text_of
-from actorflow.graph.flow import WithBodies
+from actorflow.graph.flow import Loop, WithBodies
 from actorflow.graph.nodes import Blob, Op
 from actorflow.loop import Steps
 from actorflow.ops.operation import Operation
@@ -73,6 +73,8 @@ class Closed:
         elif not any(axes_in(blob.spec.shape) for blob in (*op.inputs, *op.outputs)):
             return
         if isinstance(operation, WithBodies):  # whose parts are closed as they are planned
+            if isinstance(operation, Loop):
+                self._check_loop(operation, op)
             return
         inferred = operation.infer(*[TensorSpec(opened(blob.shape, self._lengths), blob.dtype) for blob in op.inputs])
         for blob, found in zip(op.outputs, inferred or (), strict=bool(inferred)):
@@ -81,6 +83,15 @@ class Closed:
                 raise ShapeError(f"{operation} gives shape {found.shape}, but {blob.name!r} has {blob.shape} = {shape}")
             if found.dtype != blob.dtype:
                 raise DTypeError(f"{operation} gives {found}, but {blob.name!r} is of {blob.dtype}")
+
+    def _check_loop(self, operation: Loop, op: Op) -> None:
+        (body, *_), carries = operation.bodies, operation.carries
+        for blob, after in zip(op.inputs[:carries], body.outputs, strict=False):
+            if (begin := self.spec(blob)) != (made := self.spec(after)):
+                raise ShapeError(f"{operation} begins with {blob.name!r}, {begin}, and carries on {made}")
+        for blob in op.inputs[carries : operation.given]:
+            if (count := self.spec(blob).shape[0]) != operation.length:
+                raise ShapeError(f"{operation}: {blob.name!r} must have {operation.length} entries, got {count}")
 
 
 class OpenAxes:

@@ -249,6 +249,20 @@ class TestValues:
         last, none = af.scan(lambda c, _: (c * 2, None), last, length=0)
         assert (np.asarray(last).tolist(), none) == ([1] * 3, None)
 
+    async def test_open_axes_of_a_loop_that_turn_out_to_differ(self) -> None:
+        graph = af.Graph("g")
+        x, w, more = graph.blob("x", ["n"]), graph.blob("w", ["m"]), graph.blob("more", [], "bool")
+        repeated = af.while_loop(lambda _: more, lambda _: w * 1, x)
+        _, both = af.scan(lambda _, row: (row[0], row[1]), np.float32(0), (x, w))
+        async with graph:
+            for blob, why in (
+                (repeated, "begins with 'x', float32.1., and carries on float32.2"),
+                (both, "entries, got 2"),
+            ):
+                with pytest.raises(af.ShapeError, match=why):
+                    await graph.run({x: [1], w: [2, 3], more: False}, fetch=blob)
+                assert (await graph.run({x: [1], w: [2], more: False}, fetch=blob))[blob].shape == (1,)
+
     async def test_no_entries_of_an_open_axis(self) -> None:
         async with af.Graph("g") as graph:
             x, rows = graph.blob("x", [2]), graph.blob("rows", ["n", 2])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
+from onnxruntime import InferenceSession
 
 import actorflow as af
 from tests.onnx.test_layouts import kinds, node, weights
@@ -182,3 +183,31 @@ def test_a_part_of_known_length_whose_place_data_say() -> None:
     for i in (4, -1, -2, -6):  # of which the file's own part is shorter
         with pytest.raises(af.OpError, match="indices must be from -5 to 4"):
             loaded.run_sync({"x": x, "i": one * 0 + i})
+
+
+@pytest.mark.parametrize("given", ["constants", "open", "data"])
+def test_parts_beyond_the_ends_of_an_axis(given: str) -> None:
+    places = [-9, -6, -5, -1, 0, 4, 5, 9]
+    ends = [(start, end, step) for start in places for end in (*places, -(2**31), 2**31 - 1) for step in (1, 2, -1, -2)]
+    taken = ends[:: 7 if given == "data" else 3]
+    inputs = [("x", ["n" if given == "open" else 5])]
+    if given == "data":
+        inputs += [(f"{name}{i}", (1,), "int64") for i in range(len(taken)) for name in ("start", "end")]
+    numbers = {
+        f"{name}{i}": np.array([n])
+        for i, each in enumerate(taken)
+        for name, n in zip(("start", "end", "step"), each, strict=True)
+    }
+    fed = {name for name, *_ in inputs}
+    proto = model(
+        [node("Slice", f"x start{i} end{i} zero step{i}", f"y{i}") for i in range(len(taken))],
+        inputs,
+        [(f"y{i}", None) for i in range(len(taken))],
+        {"zero": np.array([0]), **{name: n for name, n in numbers.items() if name not in fed}},
+    )
+    session = InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    loaded = af.onnx.load(proto.SerializeToString())
+    for n in (5, 1, 2, 0) if given == "open" else (5,):
+        feeds = {"x": np.arange(n, dtype="f"), **{name: n for name, n in numbers.items() if name in fed}}
+        for got, want, each in zip(loaded.run_sync(feeds).values(), session.run(None, feeds), taken, strict=True):
+            assert got.tolist() == want.tolist(), (n, each)

@@ -154,8 +154,8 @@ lists (float[batch, time, 3] x, float[batch, 3] h0) => (float[batch, time, 3] y,
 """
 
 
-def check_file(text: str, *feeds: dict[str, Any]) -> None:
-    """Check that a model gives what ONNX Runtime gives."""
+def check_file(text: str, *feeds: dict[str, Any]) -> af.Model:
+    """Check that a model gives what ONNX Runtime gives, and return it."""
     proto = onnx.parser.parse_model(text).SerializeToString()
     model, session = af.onnx.load(proto), InferenceSession(proto, providers=["CPUExecutionProvider"])
     for fed in feeds:
@@ -164,7 +164,8 @@ def check_file(text: str, *feeds: dict[str, Any]) -> None:
             assert type(found[name]) is type(want)
             for got, each in zip(*[x if isinstance(x, list) else [x] for x in (found[name], want)], strict=True):
                 np.testing.assert_allclose(got, each, rtol=1e-6)
-                assert got.dtype == each.dtype
+                assert (got.dtype, got.shape) == (each.dtype, each.shape)
+    return model
 
 
 @pytest.mark.together(
@@ -212,6 +213,66 @@ def test_a_state_that_grows() -> None:
     check_file(text, *[{"x": x, "count": np.array(n), "gives": np.array(n > 1)} for n in (0, 1, 4)])
 
 
+def test_an_open_axis_of_a_state_that_grows() -> None:
+    text = """
+        <ir_version: 8, opset_import: ["": 17]>
+        grown (float[n] x, int64 count, bool more) => (float[m] y) {
+            go = Constant <value: tensor = bool {1}> ()
+            y = Loop (count, go, x) <body: graph = step (int64 t, bool going, float[k] s) => (bool on, float[j] wider) {
+                on = Identity (more)
+                wider = Concat <axis: int = 0> (s, x)
+            }>
+        }
+    """
+    feeds = [(n, count, more) for n in (1, 2) for count in (0, 1, 3) for more in (True, False)]
+    check_file(
+        text, *[{"x": np.ones(n, np.float32), "count": np.array(c), "more": np.array(more)} for n, c, more in feeds]
+    )
+
+
+def test_branches_inside_of_different_types() -> None:
+    text = """
+        <ir_version: 8, opset_import: ["": 17]>
+        chosen (float[n] x, bool p, bool q) => (float[k] y, float[k] z) {
+            y = If (p) <
+                then_branch: graph = outer () => (float[k] some) {
+                    some = If (q) <
+                        then_branch: graph = two () => (float[k] a) { a = Concat <axis: int = 0> (x, x) },
+                        else_branch: graph = one () => (float[k] b) { b = Neg (x) }
+                    >
+                },
+                else_branch: graph = other () => (float[1] c) { c = ReduceSum (x) }
+            >
+            z = Mul (y, y)
+        }
+    """
+    x = np.array([2, 3], np.float32)
+    check_file(text, *[{"x": x, "p": np.array(p), "q": np.array(q)} for p in (True, False) for q in (True, False)])
+
+
+def test_places_and_parts_of_sequences() -> None:
+    text = """
+        <ir_version: 8, opset_import: ["": 17]>
+        places (float[n] x, int64 at, int64[k] sizes, float[unread] z) => (
+            seq(float) none, seq(float) more, seq(float) parts
+        ) {
+            none = SequenceEmpty ()
+            two = SequenceConstruct (x, x)
+            y = Neg (x)
+            more = SequenceInsert (two, y, at)
+            parts = SplitToSequence (x, sizes)
+        }
+    """
+    x = np.arange(3, dtype=np.float32)
+    fed = [{"x": x, "at": np.array(at), "sizes": np.array([3, 0]), "z": x} for at in (-2, -1, 0, 2)]
+    model = check_file(text, *fed)
+    with pytest.raises(af.OpError, match="a sequence of 2 tensors has no place -3"):
+        model.run_sync(fed[0] | {"at": np.array(-3)})
+    for sizes in ([1, 1], [4, -1]):
+        with pytest.raises(af.OpError, match="length 3 cannot be split into parts of size"):
+            model.run_sync(fed[0] | {"sizes": np.array(sizes)})
+
+
 def test_sequences_are_fed_and_given() -> None:
     text = """
         <ir_version: 8, opset_import: ["": 17]>
@@ -224,7 +285,11 @@ def test_sequences_are_fed_and_given() -> None:
     """
     model, x = af.onnx.load(onnx.parser.parse_model(text).SerializeToString()), np.arange(3, dtype=np.float32)
     found = model.run_sync({"parts": [x[:1], x[:2]], "x": x})
+    part = x[:1]
+    part.flags.writeable = False  # a view of what may still be written
+    kept = model.run_sync({"parts": [part], "x": x})["more"][1]
     x[:] = 9
+    assert kept.tolist() == [0]
     assert [each.tolist() for each in found["more"]] == [[0, 1, 2], [0], [0, 1]]
     assert (found["size"], found["first"].tolist()) == (2, [0])
     for parts, why in ((x, "expected a sequence, a list of arrays, got ndarray"), ([], "has no place 0")):

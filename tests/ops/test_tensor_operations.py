@@ -90,6 +90,7 @@ async def test_buffers_of_what_was_cut_are_used_again(graph) -> None:
     ("operation", "arrays", "bounds"),
     [
         (ops.Take(), [np.ones(3), np.array([[0, 1], [3, 0]])], r"-3 to 2, got 3 at \(1, 0\)"),
+        (ops.Take(1), [np.ones((0, 3)), np.array([3])], r"-3 to 2, got 3 at \(0,\)"),
         (TakeDown(3), [np.ones(2), np.array([0, -4])], r"-3 to 2, got -4 at \(1,\)"),
         (ops.TakeAlongAxis(), [np.ones(3), np.array([5])], r"-3 to 2, got 5 at \(0,\)"),
         (ops.OneHot(3, F32), [np.array([0, -1])], r"0 to 2, got -1 at \(1,\)"),

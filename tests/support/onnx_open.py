@@ -97,7 +97,12 @@ def ours(proto: ModelProto, *feeds: Feeds) -> list[list[np.ndarray] | None] | No
 
 def differs(found: Sequence[np.ndarray], wanted: Sequence[Any], rtol: float = 1e-3, atol: float = 1e-4) -> str:
     """How results differ; "" if they do not."""
-    for got, want in zip(found, map(np.asarray, wanted), strict=True):
+    for got, want in zip(found, wanted, strict=True):
+        if isinstance(got, list):
+            if why := differs(got, want, rtol, atol):
+                return why
+            continue
+        want = np.asarray(want)
         if got.shape != want.shape or got.dtype != want.dtype:
             return f"{got.dtype}{got.shape}, not {want.dtype}{want.shape}"
         a, b = (each.astype("float32") if each.dtype.kind == "V" else each for each in (got, want))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from actorflow import ops
+from actorflow.onnx import by_data
 from actorflow.onnx.constants import constant, spend
 from actorflow.onnx.operators.elementwise import before_reshaping
 from actorflow.onnx.refusal import DependsOnData, Refused
@@ -14,7 +15,7 @@ from actorflow.onnx.table import Node, lowers, within
 from actorflow.onnx.values import Value
 from actorflow.ops.elementwise import Sum
 from actorflow.ops.fills import Constant
-from actorflow.spec import Length
+from actorflow.spec import Length, maximum
 
 
 @lowers("Gather")
@@ -152,14 +153,13 @@ def _part(start: Any, end: Any, step: Any, length: Any) -> slice:
     if step == 0:
         raise Refused("a step is 0")
     if isinstance(length, Length) or isinstance(start, Length) or isinstance(end, Length):
-        far = 2**31 - 1
-        begin, stop = (None if not isinstance(n, Length) and abs(n) >= far else n for n in (start, end))
+        begin, stop = start, end
+        if not isinstance(end, Length) and (abs(end) if step < 0 else end) >= by_data.FAR:
+            stop = None
+        if step < 0 and not isinstance(start, Length) and start < -1:  # before the beginning is the first place
+            begin = maximum(length + start, 0)
         return slice(begin, stop, step)
-    if step > 0:
-        return slice(*slice(start, end, step).indices(length))
-    begin = min(start + length if start < 0 else start, length - 1)
-    stop = end + length if end < 0 else end
-    return slice(begin, None, step) if stop < 0 else slice(begin, stop, step)
+    return by_data.part(start, end, step, length)
 
 
 @lowers("ReverseSequence")

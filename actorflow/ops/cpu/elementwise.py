@@ -25,6 +25,12 @@ def _copy(operation: Operation, inputs: list[Array], outputs: list[Array]) -> No
         np.copyto(outputs[0], inputs[0])
 
 
+@kernel(ops.Copy, dtypes="object", returns=True)
+@kernel(ops.Dummy, dtypes="object", returns=True)
+def _same(operation: Operation, inputs: list[Any], _outputs: None) -> list[Any]:
+    return inputs[:1]
+
+
 @kernel(ops.Where)
 @elementwise
 def _where(operation: Operation, inputs: list[Array], outputs: list[Array]) -> None:

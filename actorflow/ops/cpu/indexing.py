@@ -148,7 +148,7 @@ def _take(operation: ops.Take, inputs: list[Array], outputs: list[Array]) -> Non
 
 def _put_taken(kind: str, inputs: list[Array], axis: int, y: Array) -> None:
     x, indices = inputs
-    if y.size <= _FEW:
+    if 0 < y.size <= _FEW:  # of no elements it would take any indices
         try:
             y[...] = x.take(indices, axis)
             return
