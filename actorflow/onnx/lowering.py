@@ -451,6 +451,10 @@ _FIELDS = {
 
 
 def _plain(attribute: AttributeProto) -> Any:
+    if attribute.ref_attr_name:  # of a function, which has been inlined where it is called
+        raise Refused(
+            f"its attribute {attribute.name!r} is that of a function, {attribute.ref_attr_name!r}: it is in none"
+        )
     if (field := _FIELDS.get(attribute.type)) is not None:
         found = getattr(attribute, field)
         return found if len(field) == 1 else [*found]
