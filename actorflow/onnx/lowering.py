@@ -451,9 +451,9 @@ _FIELDS = {
 
 
 def _plain(attribute: AttributeProto) -> Any:
-    if attribute.ref_attr_name:  # of a function, which has been inlined where it is called
+    if attribute.ref_attr_name:  # functions have been inlined where they are called
         raise Refused(
-            f"its attribute {attribute.name!r} is that of a function, {attribute.ref_attr_name!r}: it is in none"
+            f"its attribute {attribute.name!r} is {attribute.ref_attr_name!r} of a function, and it is in none"
         )
     if (field := _FIELDS.get(attribute.type)) is not None:
         found = getattr(attribute, field)
