@@ -317,7 +317,8 @@ class Session(Evaluator):
             if job is not None:
                 self._run(job)
                 served = job if job.is_served else None
-            if job is None or served is not None:
+            # Others may have computed them while this thread computed what another session has.
+            if served is not None or (job is None and not all(node.done for node in wanted)):
                 self._wait(guard)
             if served is not None and served.interrupt is not None:
                 raise served.interrupt

@@ -55,7 +55,10 @@ counting: AbstractContextManager[Any] = nullcontext()
 
 def untouched(size_bytes: int) -> Any:
     """Bytes that are 0 and take no memory, page by page, until they are written to."""
-    return np.frombuffer(mmap.mmap(-1, size_bytes, **_OWN), np.uint8)
+    try:
+        return np.frombuffer(mmap.mmap(-1, size_bytes, **_OWN), np.uint8)
+    except OSError as error:
+        raise MemoryError(f"there is no memory for a trace of {size_bytes:,} bytes, see trace_capacity") from error
 
 
 def _count_unshared() -> int:

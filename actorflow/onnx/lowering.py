@@ -450,6 +450,10 @@ _FIELDS = {
 
 
 def _plain(attribute: AttributeProto) -> Any:
+    if attribute.ref_attr_name:  # functions have been inlined where they are called
+        raise Refused(
+            f"its attribute {attribute.name!r} is {attribute.ref_attr_name!r} of a function, and it is in none"
+        )
     if (field := _FIELDS.get(attribute.type)) is not None:
         found = getattr(attribute, field)
         return found if len(field) == 1 else [*found]

@@ -75,12 +75,14 @@ class DynamicQuantizeLinear(Operation):
 def quantized(x: Array) -> tuple[Array, Any, Any]:
     """Numbers and 0 spread over the integers from 0 to 255, the step between these, and what 0 has become."""
     module = narrow() if x.dtype == np.float32 and x.size and is_plain(x) else None
-    low, high = map(x.dtype.type, module.limits(x.reshape(-1)) if module else (x.min(initial=0), x.max(initial=0)))
+    # NaN is passed over, and the least number then, as in compiled code.
+    ends = module.limits(x.reshape(-1)) if module else [f.reduce(x, None, initial=0) for f in (np.fmin, np.fmax)]
+    low, high = map(x.dtype.type, ends)
     with np.errstate(all="ignore"):
         step = (high - low) / x.dtype.type(255) or x.dtype.type(1)
         zero = np.rint(-low / step)
         if module is None:
-            return np.clip(np.rint(x / step) + zero, 0, 255).astype(np.uint8), step, zero
+            return np.fmin(np.fmax(np.rint(x / step) + zero, 0), 255).astype(np.uint8), step, zero
     y = np.empty(x.shape, np.uint8)
     module.to_uint8(x.reshape(-1), y.reshape(-1), step, zero)
     return y, step, zero

@@ -7,6 +7,7 @@ leave records half planned, or an array half updated, for the thread that asks n
 from __future__ import annotations
 
 import signal as signal_module
+import sys
 import threading
 
 # The functions of `signal` look for an enum of each handler, which takes several times as long as all else here.
@@ -31,7 +32,7 @@ class _State:
 
     main = threading.main_thread()
     handlers: ClassVar[dict[int, Any]] = {}
-    noted: ClassVar[dict[int, FrameType | None]] = {}
+    noted: ClassVar[set[int]] = set()  # without the frames, which would keep what they refer to
     is_open = False
 
     @classmethod
@@ -50,15 +51,15 @@ def _note(signum: int, frame: FrameType | None) -> None:
     if _State.is_open:
         _State.handlers[signum](signum, frame)
     else:
-        _State.noted[signum] = frame
+        _State.noted.add(signum)
 
 
 def _call_noted() -> None:
     """Call the handlers of the signals that came, also if one raises."""
     if _State.noted:
-        signum, frame = _State.noted.popitem()
+        signum = _State.noted.pop()
         try:
-            (_State.handlers.get(signum) or getsignal(signum))(signum, frame)
+            (_State.handlers.get(signum) or getsignal(signum))(signum, sys._getframe())
         finally:
             _call_noted()
 

@@ -614,9 +614,14 @@ def test_signals_that_come_together_while_the_engine_works_are_all_handled_after
         seen.append(signum)
         raise Interrupted
 
-    def raise_both(value: np.ndarray, out: np.ndarray) -> None:
+    def signalled() -> weakref.ref[Interrupted]:
+        local = Interrupted()
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
+        return weakref.ref(local)
+
+    def raise_both(value: np.ndarray, out: np.ndarray) -> None:
+        assert signalled()() is None  # what has come keeps nothing of where it came: records and their memory
         assert not seen
         out[...] = value
 

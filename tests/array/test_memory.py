@@ -279,6 +279,29 @@ def test_what_is_computed_has_its_room_though_it_has_not_taken_it_yet() -> None:
         assert session.peak_bytes <= 2 * ONE
 
 
+@pytest.mark.parametrize("budget", [None, 8 * ONE])
+def test_others_compute_the_same_while_a_thread_computes_what_another_session_has(
+    budget: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with xp.session(run_ahead=False) as other, xp.session(memory_budget=budget, run_ahead=False) as session:
+        force = other.force
+
+        def meanwhile(nodes: Any) -> None:
+            force(nodes)
+            computing = threading.Thread(target=y.wait)
+            computing.start()
+            computing.join()
+
+        x = xp.asarray(np.ones(5))
+        x = record(Primitive("one more", lambda value: value + 1.0), (x._node,), x.shape, x.dtype, (), other)
+        y = record(Primitive("twice", lambda value: value * 2.0), (x._node,), x.shape, x.dtype, (), session)
+        monkeypatch.setattr(other, "force", meanwhile)
+        asking = threading.Thread(target=y.wait, daemon=True)
+        asking.start()
+        asking.join(60)
+        assert (asking.is_alive(), y.tolist()) == (False, [4.0] * 5)
+
+
 def test_the_budget_must_be_positive() -> None:
     with pytest.raises(af.GraphError, match="memory_budget must be positive"), xp.session(memory_budget=0):
         pass

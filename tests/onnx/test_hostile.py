@@ -234,6 +234,18 @@ def called(depth: int, width: int) -> bytes:
     return bytes(proto.SerializeToString())
 
 
+@pytest.mark.together(
+    ("operator", "name", "value"), [("ArgMax", "axis", 1), ("Elu", "alpha", 0.5), ("Transpose", "perm", [1, 0])]
+)
+def test_an_attribute_of_a_function_outside_of_one_is_refused(operator: str, name: str, value: object) -> None:
+    made = node(operator, "x", "y", **{name: value})
+    made.attribute[0].CopyFrom(onnx.AttributeProto(name=name, type=made.attribute[0].type, ref_attr_name="other"))
+    with pytest.raises(
+        af.GraphError, match=f"{operator} .*attribute '{name}' is 'other' of a function, and it is in none"
+    ):
+        load(made)
+
+
 def test_functions_that_call_each_other() -> None:
     assert len(af.onnx.load(called(8, 2)).graph.ops) == 128
     with pytest.raises(af.GraphError, match="the calls of function 'F19' and others become more than"):

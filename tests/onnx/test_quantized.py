@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow.onnx import narrow
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -87,6 +88,22 @@ def test_integers_of_32_bits_go_through() -> None:
     model = af.onnx.load(source)
     with model.graph:
         assert model.run_sync({"x": np.array([7, -3], np.int32)})["y"].tolist() == [3.5, -1.5]
+
+
+@pytest.mark.parametrize("size", [3, 8, 21])
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf, 0.5])
+def test_numbers_are_rounded_alike_with_and_without_compiled_code(
+    size: int, odd: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.random.default_rng(size).standard_normal(size).astype(np.float32)
+    x[1] = odd
+    found = []
+    for _ in range(2):
+        found.append(narrow.quantized(x))
+        monkeypatch.setattr(narrow, "narrow", lambda: None)
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert np.isfinite(found[0][1]) == (not np.isinf(odd))
 
 
 @pytest.mark.parametrize("shape", [(5, 16), (1, 7), (2, 3, 33)])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from actorflow.trace.ring import Trace
 
 
 async def test_figures_of_a_graph() -> None:
@@ -76,3 +77,8 @@ async def test_as_many_calls_are_kept_as_asked_for(asked: int, kept: int) -> Non
 def test_a_graph_keeps_a_call_at_least() -> None:
     with pytest.raises(af.GraphError, match="trace_capacity must be from 1 to 4294967296, got 0"):
         af.Graph("g", trace_capacity=0)
+
+
+def test_a_trace_that_no_memory_has_room_for_is_refused_as_such() -> None:
+    with pytest.raises(MemoryError, match="a trace of 36,028,797,018,963,968 bytes"):
+        Trace(1 << 50)
