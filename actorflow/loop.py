@@ -23,7 +23,7 @@ _F = TypeVar("_F", bound="asyncio.Future[Any]")
 Steps: TypeAlias = Generator[Any, None, _T]
 
 #: Short steps of a slice, a millisecond or less: a number, and not a time, so that programs always do the same.
-_SLICE_STEPS = 16
+_SLICE_STEPS = 32
 #: Tasks that have been told to end.
 _told: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 #: Seconds between looks at a task that others have told to end, and how long they may take.
