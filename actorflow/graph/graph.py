@@ -1516,8 +1516,8 @@ class Graph:
         kernel in a thread ends by itself, variables keep their old or their new value.
 
         Args:
-            frame: Number of the frame; None for all. Runs that wait for the end of a pause have no frame yet, and go
-                on waiting.
+            frame: Number of the frame; None for all. Runs that wait for their plan, or for the end of a pause, have no
+                frame yet, and go on waiting.
             reason: Said in the error, behind "was cancelled".
         Returns:
             Numbers of the frames.

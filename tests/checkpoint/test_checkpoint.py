@@ -478,7 +478,8 @@ async def test_updates_of_a_frame_that_failed_are_not_saved(tmp_path: Path) -> N
     [b] >> graph.function("fail", fail) >> [b]
     async with graph:
         running = asyncio.ensure_future(graph.run())
-        await asyncio.sleep(0)
+        while not graph.engine.frames.started:
+            await asyncio.sleep(0)
         saving = asyncio.ensure_future(af.save_checkpoint(graph, tmp_path / "f"))
         await asyncio.sleep(0)
         gate.set()

@@ -151,7 +151,8 @@ async def test_frames_go_on_meanwhile(tmp_path: Path) -> None:
     path = tmp_path / "g.af"
     async with graph:
         runs = [asyncio.ensure_future(graph.run(fetch=["add", noise])) for _ in range(3)]
-        await asyncio.sleep(0)
+        while graph.engine.frames.started < 3:
+            await asyncio.sleep(0)
         saving = asyncio.ensure_future(graph.save(path))
         await asyncio.sleep(0)
         runs += [asyncio.ensure_future(graph.run(fetch=["add", noise])) for _ in range(3)]

@@ -176,7 +176,8 @@ async def test_a_frame_in_flight_is_not_struck() -> None:
     y = graph.function("after", lambda a: a, x.spec)(graph.function("wait", wait, x.spec)(x))
     async with graph:
         task = asyncio.create_task(graph.run({x: 3}))
-        await asyncio.sleep(0)
+        while not graph.engine.frames.started:
+            await asyncio.sleep(0)
         with inject(graph, "after", error=PlantedError):
             go.set()
             assert (await task)[y] == 3
