@@ -204,7 +204,7 @@ def _launch(text: str, args: tuple[Any, ...], columns: Columns, tile: Tile) -> N
         return
     index = index_type(max(columns.all * columns.length, tile.grid))
     sizes = (*columns, tile.parts, tile.columns, tile.grid)
-    given = tuple([index(arg) if type(arg) is int else arg for arg in (*args, *sizes)])
+    given = tuple([index(arg) if isinstance(arg, int) else arg for arg in (*args, *sizes)])
     _compiled_reduction(text, index is np.int64)((min(tile.grid, _MOST_BLOCKS),), (tile.block,), given)
 
 

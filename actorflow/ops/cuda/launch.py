@@ -156,10 +156,10 @@ def launch(
     """
     if not grid:
         return
-    integers = [arg for arg in args if type(arg) is int]
+    integers = [arg for arg in args if isinstance(arg, int)]  # with those of open axes
     index = index_type(max([*integers, *[arg.size for arg in args if isinstance(arg, cupy.ndarray)]]))
     found = _compiled(name, function, index is np.int64, (("SCALAR", dtype), *types.items()))
-    found((grid,), (block,), tuple([index(arg) if type(arg) is int else arg for arg in args]))
+    found((grid,), (block,), tuple([index(arg) if isinstance(arg, int) else arg for arg in args]))
 
 
 def launch_flat(

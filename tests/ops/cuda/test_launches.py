@@ -9,8 +9,10 @@ import actorflow as af
 from actorflow import ops
 from actorflow.ops import Operation, registry
 from actorflow.ops.nn.norm import BatchNormDown, BatchNormInferenceDown, LayerNormDown
-from actorflow.spec import TensorSpec
+from actorflow.ops.nn.windows import slide
+from actorflow.spec import OpenedInt, TensorSpec
 from tests.ops.cuda.launches import calls_of, calls_of_frame
+from tests.support.kernels import compute_cpu
 
 
 def test_a_training_step_of_a_network_in_network(emulated, record_property) -> None:
@@ -49,3 +51,13 @@ def test_norms(emulated, rows, dtype) -> None:
         calls = calls_of(emulated, kernel, operation, inputs)
         narrowed = dtype == "float16" and operation.kind.endswith("Down")
         assert len(calls) == (without if rows == 32 else with_parts) + narrowed, (operation, calls)
+
+
+def test_lengths_of_open_axes_are_numbers_to_kernels(compute_cuda) -> None:
+    x, weight = (np.random.default_rng(0).standard_normal(shape) for shape in ((2, 5, 5, 3), (3, 3, 3, 4)))
+    open_shape = (2, OpenedInt(5), OpenedInt(5), 3)
+    slide.cache_clear()  # windows are kept by their sizes
+    ops.Conv(pad=1).infer(TensorSpec(open_shape, x.dtype), TensorSpec.of(weight.shape, weight.dtype))
+    (found,), (expected,) = (compute(ops.Conv(pad=1), x, weight) for compute in (compute_cuda, compute_cpu))
+    slide.cache_clear()
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
