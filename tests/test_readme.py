@@ -29,6 +29,7 @@ PATIENCE_S = 120
 LONG = {
     "add-a-device: Check it",
     "interchange: In and out",
+    "own-operations: Kernels",
     "parallel: Data parallel",
     "parallel: Pipeline parallel",
     "testing: A service's tests with pytest",

@@ -244,3 +244,14 @@ async def test_a_variable_without_room_on_its_device_is_no_fault(caplog: pytest.
                 await graph.run({x: [1, 2]}, fetch=[y, large])
         assert (await graph.run({x: [1, 2]}, fetch=y))[y].tolist() == [2, 3]
     assert not caplog.records
+
+
+def test_a_weight_that_is_computed_in_the_same_memory_again_is_another_one() -> None:
+    """Kernels of the CPU keep a form of weights that come again; on a device an array says nothing of its contents."""
+    with af.Graph("g") as graph:
+        with graph.at("sim:0"):
+            x, w = (graph.blob(name, (4, 4), "float16") for name in ("x", "w"))
+            y = ops.inner(x, w * 2.0)
+        for k in range(1, 6):
+            result = graph.run_sync({x: np.ones((4, 4), "f2"), w: np.full((4, 4), k, "f2")})
+            assert af.to_numpy(result[y]).tolist() == [[8.0 * k] * 4] * 4
