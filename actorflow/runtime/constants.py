@@ -21,7 +21,7 @@ from actorflow.runtime.resources import Resources
 def constants_of(plan: Plan, resources: Resources) -> dict[int, Any]:
     """The constants that a plan's frames read, by slot: computed on the host, and copied to where they are read.
 
-    Values computed for another program of the graph is taken from there. On the host they cannot be written to.
+    Values computed for another program of the graph are taken from there. On the host they cannot be written to.
 
     Raises:
         OpError: if a computation, or a copy, fails.
