@@ -132,7 +132,7 @@ def _bare(graph: af.Graph, fed: _MATRIX) -> tuple[Callable[[], None], _MATRIX]:
     """The kernels of a graph's newest program in their order, over buffers of their own, and the result's buffer."""
     program = [*graph.engine._programs.values()][-1]
     values: list[Any] = program.feed({graph.sources[0]: fed})
-    for slot, variable in program._constants:
+    for slot, variable in program._variables_read:
         values[slot] = variable.read()
     steps = []
     ops: Any = program.ops

@@ -84,6 +84,8 @@ class Result(core.Fetched, Mapping["Blob | str", npt.NDArray[Any]]):
 
     __slots__ = ("_names",)
     _names: Mapping[Any, str]  # of blobs, where they are others than their own
+    frames: tuple[int, ...]
+    errors: Mapping[str, OpError]
 
     def __init__(
         self,

@@ -29,7 +29,8 @@ SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, np.nan, 1e300, 5e-324
 #: By the number of inputs.
 STEPS: dict[int, list[ops.Operation]] = {1: [*WITH_PARAMETERS], 2: [ops.Sum()], 3: [ops.Sum()]}
 for _kind in rows():
-    if not is_of_the_host(_kind):
+    # The sign of a NaN that a function of NumPy makes depends on how many elements it takes at once.
+    if not is_of_the_host(_kind) and _kind.function_name != "copysign":
         STEPS[len(_kind.arguments)].append(_kind())
 STEPS[1] += [ops.Cast(np.dtype(name)) for name in ("float32", "float64", "bool")]
 NUMBERS = tuple(ops.Fill(value, TensorSpec.of((), dtype)) for value in (0.5, 2.0) for dtype in ("float32", "float64"))

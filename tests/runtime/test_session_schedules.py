@@ -24,7 +24,7 @@ from actorflow.testing import virtual_time_loop
 from tests.runtime.test_batched_schedules import befall
 from tests.support.effort import FULL, slow
 
-SCHEDULES, PER_TEST = (10_000, 500) if FULL else (300, 10)
+SCHEDULES, PER_TEST = (10_000, 500) if FULL else (300, 20)
 HORIZON_S = 0.04
 _PRIME = 1_000_003
 
