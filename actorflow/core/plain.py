@@ -903,7 +903,7 @@ def release(blobs: Iterable[Blob], frame: Any) -> None:
 
 
 class Fetched:
-    """What was fetched of a frame that has ended; derived classes show it.
+    """The fetched values of a frame that has ended; derived classes show them.
 
     Attributes:
         _blobs, _by_name: The position of a value by its blob, and by the name of that.

@@ -243,7 +243,7 @@ class File:
 
 
 def _checked(source: str | os.PathLike[str] | bytes, is_whole: bool) -> tuple[Contents, bool]:
-    """What a file has, without weights from other files, its own functions inlined; whether there are such weights."""
+    """Contents of a file, its functions inlined, and whether it has weights in other files, which are left out."""
     try:
         if not is_whole:
             model, weights = contents_in(source) if isinstance(source, bytes) else contents_of(os.fspath(source))

@@ -566,7 +566,7 @@ def check_unneeded(graph: Graph, key: Any) -> None:
 
 
 def _hand_out(parted: list[Any], lenders: list[Any], variables: list[int], fetched: list[Any]) -> None:
-    """Make of what a frame has fetched, and is not copied, what the application may keep."""
+    """Make arrays that the application may keep of a frame's results that are not copied."""
     for i, bucket in parted:
         address = id(fetched[i])
         fetched[i] = _parted(fetched, i)

@@ -15,7 +15,7 @@ import actorflow as af
 from actorflow import ops
 from actorflow.actors.frame import Frame
 from actorflow.actors.nesting import MOST_NESTED
-from tests.support.waiting import HELD_S, come_to_rest, held_limits
+from tests.support.waiting import HELD_S, come_to_rest, frames_begun, held_limits
 
 LIMIT_S = 60.0
 VALUE = af.TensorSpec.of((), "float64")
@@ -294,8 +294,7 @@ async def test_runs_within_the_limit() -> None:
 
 async def grown(graph: af.Graph) -> None:
     """Wait until very many runs have started, each by another one."""
-    while graph.engine.frames.started < 300:
-        await asyncio.sleep(0)
+    await frames_begun(graph, 300)
 
 
 @pytest.mark.parametrize("how", ["timeout", "cancel", "Graph.cancel", "aclose"])

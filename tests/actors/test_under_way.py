@@ -13,6 +13,7 @@ import numpy as np
 import actorflow as af
 from actorflow.actors.under_way import UnderWay
 from actorflow.trace.counters import NodeState
+from tests.support.waiting import frames_begun
 
 VECTOR = af.TensorSpec.of(4)
 FEED = {"x": np.ones(4, np.float32)}
@@ -54,8 +55,7 @@ async def test_one_runs_on_a_lane_and_the_others_are_queued() -> None:
         graph.engine.resources.watch()
         runs = [asyncio.ensure_future(graph.run(FEED)) for _ in range(2)]
         await begun(held)
-        while graph.engine.frames.started < 2:
-            await asyncio.sleep(0)
+        await frames_begun(graph, 2)
         found = UnderWay.of(graph.engine.running)
         assert [(name, len(load.running), load.queued) for name, load in found.tracks.items()] == [("cpu own", 1, 5)]
         assert sorted(states(graph).values()) == ["queued", "queued", "running", "waiting"], (
@@ -108,8 +108,7 @@ async def test_a_frame_that_begins_hides_no_running_call() -> None:
         runs = []
         for _ in range(3):
             runs.append(asyncio.ensure_future(graph.run(FEED)))
-            while graph.engine.frames.started < len(runs):
-                await asyncio.sleep(0)
+            await frames_begun(graph, len(runs))
             if len(runs) < 3:
                 await entered.acquire()
             assert states(graph) == {"hold": "running", "last": "waiting"}

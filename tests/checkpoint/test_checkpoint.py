@@ -19,6 +19,7 @@ import actorflow as af
 from actorflow import nn, ops
 from actorflow.checkpoint import file
 from actorflow.checkpoint.file import dtype_code, write_file
+from tests.support.waiting import frames_begun
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 safetensors = pytest.importorskip("safetensors")
@@ -478,8 +479,7 @@ async def test_updates_of_a_frame_that_failed_are_not_saved(tmp_path: Path) -> N
     [b] >> graph.function("fail", fail) >> [b]
     async with graph:
         running = asyncio.ensure_future(graph.run())
-        while not graph.engine.frames.started:
-            await asyncio.sleep(0)
+        await frames_begun(graph)
         saving = asyncio.ensure_future(af.save_checkpoint(graph, tmp_path / "f"))
         await asyncio.sleep(0)
         gate.set()

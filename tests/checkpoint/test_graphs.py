@@ -37,6 +37,7 @@ from tests.operations import operations, samples
 from tests.support.effort import FULL, slow
 from tests.support.graph_files import Case, differences, emitted, half, structure
 from tests.support.random_graphs import OpenGraphs, RandomGraph
+from tests.support.waiting import frames_begun
 
 pytest.importorskip("safetensors")
 pytest.importorskip("safetensors.numpy")
@@ -151,8 +152,7 @@ async def test_frames_go_on_meanwhile(tmp_path: Path) -> None:
     path = tmp_path / "g.af"
     async with graph:
         runs = [asyncio.ensure_future(graph.run(fetch=["add", noise])) for _ in range(3)]
-        while graph.engine.frames.started < 3:
-            await asyncio.sleep(0)
+        await frames_begun(graph, 3)
         saving = asyncio.ensure_future(graph.save(path))
         await asyncio.sleep(0)
         runs += [asyncio.ensure_future(graph.run(fetch=["add", noise])) for _ in range(3)]

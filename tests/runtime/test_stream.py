@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import actorflow as af
+from tests.support.waiting import frames_begun
 
 Feed = dict[str, Any]
 
@@ -197,8 +198,7 @@ async def test_a_stream_that_is_cancelled_again_while_it_closes_leaves_nothing(h
 
     async with graph:
         task = asyncio.create_task(consume())
-        while graph.engine.frames.started < 3:
-            await asyncio.sleep(0)
+        await frames_begun(graph, 3)
         for _ in range(cancellations):
             task.cancel()
             await asyncio.sleep(0)
@@ -230,8 +230,7 @@ async def test_a_run_that_is_cancelled_again_leaves_no_task(cancellations: int) 
     graph.function("hold", hold, af.TensorSpec.of((), "int64"))()
     async with graph:
         task = asyncio.create_task(graph.run())
-        while not graph.engine.frames.started:
-            await asyncio.sleep(0)
+        await frames_begun(graph)
         await asyncio.sleep(0)
         for _ in range(cancellations):
             task.cancel()

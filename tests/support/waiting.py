@@ -22,6 +22,12 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+async def frames_begun(graph: af.Graph, count: int = 1) -> None:
+    """Wait until so many frames have begun, however many turns of the loop their plan takes."""
+    while graph.engine.frames.started < count:
+        await asyncio.sleep(0)
+
+
 async def come_to_rest(graph: af.Graph) -> None:
     """Let everything happen that can, threads that compute included."""
     frames, before = graph.engine.frames, (-1, -1)

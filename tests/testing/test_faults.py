@@ -11,6 +11,7 @@ import pytest
 import actorflow as af
 from actorflow.runtime.program import Program
 from actorflow.testing import inject, interleave, replace
+from tests.support.waiting import frames_begun
 
 KINDS = ["kernel", "plain", "async"]
 
@@ -176,8 +177,7 @@ async def test_a_frame_in_flight_is_not_struck() -> None:
     y = graph.function("after", lambda a: a, x.spec)(graph.function("wait", wait, x.spec)(x))
     async with graph:
         task = asyncio.create_task(graph.run({x: 3}))
-        while not graph.engine.frames.started:
-            await asyncio.sleep(0)
+        await frames_begun(graph)
         with inject(graph, "after", error=PlantedError):
             go.set()
             assert (await task)[y] == 3
